@@ -344,6 +344,9 @@ func (lb *lifecycle) age(ctx context.Context, running *sync.WaitGroup) {
 		if err := lb.tables.Path().FollowClock(); err != nil {
 			lb.log.Error("how the clocks differ is not known", "error", err)
 		}
+		if err := lb.tables.Probe(lb.checks.Silent()); err != nil {
+			lb.log.Warn("next hops of servers that do not answer are not confirmed", "error", err)
+		}
 		lb.programs.look(now)
 		lb.programs.follow(lb.tables.Now().Paths, now)
 		lb.change(func(c changing) error {

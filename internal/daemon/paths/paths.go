@@ -134,6 +134,11 @@ func (t *Table) mtu(address netip.Addr, route uint16) uint16 {
 	return route
 }
 
+// Probe has the kernel confirm the next hops towards servers that do not answer. What it finds comes as a change of the network.
+func (t *Table) Probe(silent []netip.Addr) error {
+	return t.next.Probe(silent)
+}
+
 // Refresh looks the ways to addresses up, and forgets all others.
 func (t *Table) Refresh(addresses []netip.Addr, log *slog.Logger) {
 	before, why := t.Known, t.Why
@@ -151,10 +156,14 @@ func (t *Table) Refresh(addresses []netip.Addr, log *slog.Logger) {
 			}
 			continue
 		}
-		t.Why[address] = err.Error()
-		if old, ok := before[address]; ok {
+		old, known := before[address]
+		if known {
 			t.Known[address] = old
 		}
+		if known && why[address] == "" && mayAnswer(err) {
+			continue // as when somebody has flushed the neighbours: packets are sent where they were
+		}
+		t.Why[address] = err.Error()
 		if why[address] == "" {
 			log.Warn("no path yet", "address", address, "error", err)
 		}
@@ -167,6 +176,12 @@ func (t *Table) Refresh(addresses []netip.Addr, log *slog.Logger) {
 		return !known || time.Now().After(small.until)
 	})
 	maps.DeleteFunc(t.doubts, func(address netip.Addr, _ doubt) bool { _, known := t.Known[address]; return !known })
+}
+
+// mayAnswer says that the neighbour is being asked: within 3 s it has answered, or failed.
+func mayAnswer(err error) bool {
+	var unresolved *netdev.Unresolved
+	return errors.As(err, &unresolved) && !unresolved.Failed
 }
 
 // resolveTimeout bounds how long a change waits for new servers' neighbours to answer; they are on the same link.

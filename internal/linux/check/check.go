@@ -139,6 +139,8 @@ type Options struct {
 	// Changed is told each verdict that is new, at once. It is called from many goroutines, for one server in order, and
 	// perhaps once more for a target that has just been taken away.
 	Changed func(Result)
+	// Silent is told the target of each check that got no answer at all, from many goroutines; nil: nobody is.
+	Silent func(Target)
 	// Exec says which programs exec checks may run. Checks of others decide nothing, see Refused.
 	Exec Exec
 	// Concurrency is how many checks run at a time; 0: DefaultConcurrency. When they are not enough, checks come later.

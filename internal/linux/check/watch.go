@@ -2,10 +2,13 @@ package check
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
 	"unicode"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/model"
 )
@@ -57,6 +60,9 @@ func (p *Prober) once(ctx context.Context, t *tracked) {
 	if ownFault(err) {
 		p.skip(target, err)
 		return
+	}
+	if p.options.Silent != nil && (errors.Is(err, errTimedOut) || errors.Is(err, unix.EHOSTUNREACH)) {
+		p.options.Silent(target)
 	}
 	if result, changed := p.note(t, remarks, err); changed {
 		p.options.Changed(result)

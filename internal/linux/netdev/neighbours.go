@@ -3,6 +3,8 @@ package netdev
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"net"
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
@@ -18,6 +20,14 @@ type neighbourTable struct{ ifindex, family int }
 type neighbourKey struct {
 	table   neighbourTable
 	address netip.Addr
+}
+
+func neighbourOf(ifindex int, address netip.Addr) neighbourKey {
+	family := netlink.FAMILY_V6
+	if address.Is4() {
+		family = netlink.FAMILY_V4
+	}
+	return neighbourKey{neighbourTable{ifindex, family}, address}
 }
 
 // neighbour is an entry of the kernel's table; the zero neighbour: there is none.
@@ -36,12 +46,18 @@ func (n *neighbour) kept() bool {
 	return n.Flags&netlink.NTF_EXT_LEARNED != 0 || n.FlagsExt&netlink.NTF_EXT_MANAGED != 0
 }
 
+// keptByUs reports whether a process of ours has the kernel keep the entry.
+func (n *neighbour) keptByUs() bool {
+	return n.protocol == neighbourProtocol && n.Flags&netlink.NTF_EXT_LEARNED != 0 && n.FlagsExt&netlink.NTF_EXT_MANAGED != 0
+}
+
 // Kept are the neighbours that a process has the kernel keep resolved (NTF_MANAGED), outside of the limits of its table (NTF_EXT_LEARNED):
 // all next hops that are looked up through it. They stay when the process ends, as its data path does. The zero value keeps none.
 // It is not safe for concurrent use.
 type Kept struct {
 	mine   map[neighbourKey]bool // kept by this process, or by an earlier one
 	wanted map[neighbourKey]bool // in this round
+	probed map[neighbourKey]bool // by Probe, without an answer so far
 }
 
 // Resolver begins a round of questions: it looks up and keeps.
@@ -58,15 +74,53 @@ func (k *Kept) keep(key neighbourKey, n neighbour) error {
 	if n.State&(netlink.NUD_PERMANENT|netlink.NUD_NOARP) != 0 || n.kept() && n.protocol != neighbourProtocol {
 		return nil
 	}
-	if !n.kept() {
-		if err := change(unix.RTM_NEWNEIGH, key, neighbourChange{flags: netlink.NTF_EXT_LEARNED, extended: netlink.NTF_EXT_MANAGED, create: true}); err != nil {
+	answered, failed := n.State&netlink.NUD_REACHABLE != 0, n.State&netlink.NUD_FAILED != 0
+	if !n.keptByUs() || failed && k.probed[key] { // said again, it begins to resolve at once, not only 5 s later
+		if err := change(unix.RTM_NEWNEIGH, key, keptChange); err != nil {
 			return errors.Join(err, resolve(key))
 		}
+	}
+	if answered || failed {
+		delete(k.probed, key)
 	}
 	if k.mine != nil { // else Release finds it
 		k.mine[key] = true
 	}
 	return nil
+}
+
+// Probe has the kernel ask the next hops towards addresses, as far as they are kept, whether they still are where they were, because a server
+// there has not answered: it may have another link-layer address by now that it did not announce. An entry that the kernel believes
+// for half a minute more fails within 3 s then, and is resolved anew. What cannot be asked is left out.
+func (k *Kept) Probe(addresses []netip.Addr) (err error) {
+	resolver, seen := NewResolver(), map[neighbourKey]bool{}
+	for _, address := range addresses {
+		_, key, unknown := resolver.route(address)
+		if unknown != nil || seen[key] {
+			continue
+		}
+		seen[key] = true
+		n, failed := resolver.entry(key)
+		if failed != nil {
+			return failed
+		}
+		if !n.keptByUs() || n.State&(netlink.NUD_REACHABLE|netlink.NUD_STALE|netlink.NUD_DELAY) == 0 {
+			continue
+		}
+		probe := neighbourChange{flags: netlink.NTF_EXT_LEARNED, state: netlink.NUD_PROBE, mac: n.HardwareAddr}
+		switch failed := change(unix.RTM_NEWNEIGH, key, probe); {
+		case errors.Is(failed, unix.ENOENT) || errors.Is(failed, unix.ENODEV):
+			continue // it has gone meanwhile
+		case failed != nil:
+			err = errors.Join(err, failed)
+		}
+		err = errors.Join(err, change(unix.RTM_NEWNEIGH, key, keptChange)) // which the change of state has ended
+		if k.probed == nil {
+			k.probed = map[neighbourKey]bool{}
+		}
+		k.probed[key] = true
+	}
+	return err
 }
 
 // Release lets those go that this round has not asked for. The first time these may be an earlier process's. Another instance's are kept
@@ -93,6 +147,7 @@ func (k *Kept) Release() error {
 		}
 	}
 	k.mine = mine
+	maps.DeleteFunc(k.probed, func(key neighbourKey, _ bool) bool { return !mine[key] })
 	return err
 }
 
@@ -129,7 +184,12 @@ type neighbourChange struct {
 	flags    uint8
 	extended uint32 // NDA_FLAGS_EXT
 	create   bool
+	state    uint16           // 0: the kernel's
+	mac      net.HardwareAddr // nil: the kernel's. Another one than it has by now is left alone, without create
 }
+
+// keptChange makes an entry one that the kernel keeps for us, or begins to resolve it.
+var keptChange = neighbourChange{flags: netlink.NTF_EXT_LEARNED, extended: netlink.NTF_EXT_MANAGED, create: true}
 
 // change asks the kernel for one entry. The netlink package does not set the protocol.
 func change(message int, key neighbourKey, c neighbourChange) error {
@@ -138,8 +198,11 @@ func change(message int, key neighbourKey, c neighbourChange) error {
 		flags |= unix.NLM_F_CREATE | unix.NLM_F_REPLACE
 	}
 	request := nl.NewNetlinkRequest(message, flags)
-	request.AddData(&netlink.Ndmsg{Family: uint8(key.table.family), Index: uint32(key.table.ifindex), Flags: c.flags})
+	request.AddData(&netlink.Ndmsg{Family: uint8(key.table.family), Index: uint32(key.table.ifindex), Flags: c.flags, State: c.state})
 	request.AddData(nl.NewRtAttr(netlink.NDA_DST, key.address.AsSlice()))
+	if c.mac != nil {
+		request.AddData(nl.NewRtAttr(netlink.NDA_LLADDR, c.mac))
+	}
 	if c.extended != 0 {
 		request.AddData(nl.NewRtAttr(netlink.NDA_FLAGS_EXT, nl.Uint32Attr(c.extended)))
 		request.AddData(nl.NewRtAttr(netlink.NDA_PROTOCOL, []byte{neighbourProtocol}))

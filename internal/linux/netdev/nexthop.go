@@ -34,6 +34,7 @@ var ErrNeighboursFull = errors.New("the kernel's neighbour table is full")
 type Unresolved struct {
 	Neighbour netip.Addr
 	Full      bool // it is ErrNeighboursFull, too
+	Failed    bool // it was asked and did not answer; else the answer may still come
 }
 
 func (u *Unresolved) Error() string {
@@ -75,19 +76,28 @@ func NewResolver() *Resolver {
 
 // Lookup returns the next hop towards address from the FIB and the neighbour table.
 func (r *Resolver) Lookup(address netip.Addr) (NextHop, error) {
+	hop, neighbour, err := r.route(address)
+	if err == nil {
+		hop.Destination, err = r.neighbour(neighbour)
+	}
+	return hop, err
+}
+
+// route returns the next hop without its MAC, and its neighbour.
+func (r *Resolver) route(address netip.Addr) (hop NextHop, neighbour neighbourKey, err error) {
 	routes, err := netlink.RouteGet(address.AsSlice())
 	if err != nil || len(routes) == 0 {
-		return NextHop{}, fmt.Errorf("look up route to %s: %w: add a route", address, err)
+		return hop, neighbour, fmt.Errorf("look up route to %s: %w: add a route", address, err)
 	}
 	route := routes[0]
 	link, err := r.link(route.LinkIndex)
 	if err != nil {
-		return NextHop{}, fmt.Errorf("look up device of route to %s: %w", address, err)
+		return hop, neighbour, fmt.Errorf("look up device of route to %s: %w", address, err)
 	}
 	if link.Attrs().Flags&net.FlagLoopback != 0 {
-		return NextHop{}, fmt.Errorf("look up route to %s: the address is this host's own", address)
+		return hop, neighbour, fmt.Errorf("look up route to %s: the address is this host's own", address)
 	}
-	hop := NextHop{Ifindex: link.Attrs().Index, MTU: uint16(min(link.Attrs().MTU, 65535))}
+	hop = NextHop{Ifindex: link.Attrs().Index, MTU: uint16(min(link.Attrs().MTU, 65535))}
 	if route.MTU > 0 {
 		hop.MTU = uint16(min(route.MTU, 65535))
 	}
@@ -104,8 +114,7 @@ func (r *Resolver) Lookup(address netip.Addr) (NextHop, error) {
 	} else if route.Gw != nil {
 		gateway, _ = netip.AddrFromSlice(route.Gw)
 	}
-	hop.Destination, err = r.neighbour(route.LinkIndex, gateway.Unmap())
-	return hop, err
+	return hop, neighbourOf(route.LinkIndex, gateway.Unmap()), nil
 }
 
 func (r *Resolver) link(ifindex int) (netlink.Link, error) {
@@ -148,29 +157,34 @@ func (r *Resolver) lasting(link netlink.Link, source netip.Addr) netip.Addr {
 	return address
 }
 
-func (r *Resolver) neighbour(ifindex int, address netip.Addr) (mac [6]byte, err error) {
-	table := neighbourTable{ifindex, netlink.FAMILY_V6}
-	if address.Is4() {
-		table.family = netlink.FAMILY_V4
+func (r *Resolver) neighbour(key neighbourKey) (mac [6]byte, err error) {
+	n, err := r.entry(key)
+	if err != nil {
+		return mac, err
 	}
-	known, ok := r.neighbours[table]
-	if !ok {
-		if known, err = listNeighbours(table); err != nil {
-			return mac, err
-		}
-		r.neighbours[table] = known
-	}
-	n := known[address]
 	if r.kept != nil {
-		err = r.kept.keep(neighbourKey{table, address}, n)
+		err = r.kept.keep(key, n)
 	} else if !n.kept() && (!n.usable() || n.State&(netlink.NUD_STALE|netlink.NUD_DELAY) != 0) {
-		err = resolve(neighbourKey{table, address}) // also so that it does not age away: our packets do not touch it
+		err = resolve(key) // also so that it does not age away: our packets do not touch it
 	}
 	if !n.usable() {
-		return mac, &Unresolved{Neighbour: address, Full: errors.Is(err, unix.ENOBUFS)}
+		return mac, &Unresolved{Neighbour: key.address, Full: errors.Is(err, unix.ENOBUFS), Failed: err != nil || n.State&netlink.NUD_FAILED != 0}
 	}
 	copy(mac[:], n.HardwareAddr)
 	return mac, nil
+}
+
+// entry is what the kernel's table had of a neighbour when its device was first looked at.
+func (r *Resolver) entry(key neighbourKey) (neighbour, error) {
+	known, ok := r.neighbours[key.table]
+	if !ok {
+		var err error
+		if known, err = listNeighbours(key.table); err != nil {
+			return neighbour{}, err
+		}
+		r.neighbours[key.table] = known
+	}
+	return known[key.address], nil
 }
 
 // Gateway is the router that the route to an address leads through; the zero Addr: none, it is on a link of this host.

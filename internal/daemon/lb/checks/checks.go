@@ -46,15 +46,17 @@ type Checks struct {
 	wanted  map[string][]string // services, by who asks for them
 	all     bool                // all services are checked, whoever asks
 	refused []string            // exec checks that are not made here
+	silent  map[netip.Addr]bool // servers that did not answer a check since Silent was last called
 }
 
 // New returns checks of nothing yet.
 func New(o Options) *Checks {
-	c := &Checks{options: o, wanted: map[string][]string{}}
+	c := &Checks{options: o, wanted: map[string][]string{}, silent: map[netip.Addr]bool{}}
 	prober := check.Options{
 		NewVerdict: func(t *check.Target) check.Verdict { return health.Begin(time.Now(), t.Unhealthy) },
 		Timing:     check.Timing{First: health.First, Next: health.Next},
 		Changed:    func(r check.Result) { c.report([]check.Result{r}) },
+		Silent:     c.noAnswer,
 		Exec:       o.Exec,
 	}
 	routes, err := checkroute.Open(o.Dir, o.Sender)
@@ -109,6 +111,21 @@ func (c *Checks) Forget(others []string) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
 	maps.DeleteFunc(c.wanted, func(who string, _ []string) bool { return !slices.Contains(others, who) })
+}
+
+func (c *Checks) noAnswer(t check.Target) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.silent[t.Address] = true
+}
+
+// Silent returns the servers that have not answered a check since it was last called.
+func (c *Checks) Silent() []netip.Addr {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	silent := slices.Collect(maps.Keys(c.silent))
+	clear(c.silent)
+	return silent
 }
 
 // Repeat says everything that is known at once.

@@ -127,6 +127,13 @@ func (t *Tables) Refresh() error {
 	return t.follow(t.Now().State)
 }
 
+// Probe has the kernel confirm the next hops towards servers that do not answer.
+func (t *Tables) Probe(silent []netip.Addr) error {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	return t.paths.Probe(silent)
+}
+
 // Narrow follows what routers say about the way to a server: clients get to know by the data path.
 func (t *Tables) Narrow(found netdev.TooBig) error {
 	t.mutex.Lock()

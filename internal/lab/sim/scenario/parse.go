@@ -69,7 +69,7 @@ func (r *reader) scenario(root ast.Node, s *Scenario) {
 	}
 	for _, needed := range []string{"length", "servers", "traffic", "policies"} {
 		if !r.Has(needed) {
-			r.Fail(1, needed, "see docs/design/simulator.md", "missing")
+			r.Fail(1, needed, "see ballast-lab sim scenario --help", "missing")
 		}
 	}
 }

@@ -42,7 +42,7 @@ type reader struct {
 
 func newReader(file string, open Opener) *reader {
 	return &reader{file: file, open: open, Reader: yamltree.New(yamltree.Rules{
-		Bytes: maxBytes, TooLarge: "give connections in a file of their own", Empty: "see docs/design/simulator.md",
+		Bytes: maxBytes, TooLarge: "give connections in a file of their own", Empty: "see ballast-lab sim scenario --help",
 	})}
 }
 

@@ -157,7 +157,7 @@ func TestExpectationsBecomeBands(t *testing.T) {
 func TestMistakesAreToldWithTheirLines(t *testing.T) {
 	with := func(old, new string) string { return strings.Replace(small, old, new, 1) }
 	for want, text := range map[string]string{
-		`test.yaml:1: the file is empty: see docs/design/simulator.md`:                 "\n",
+		`test.yaml:1: the file is empty: see ballast-lab sim scenario --help`:          "\n",
 		`test.yaml:2: length: "5 parsecs" is not such a duration`:                      with("length: 20s", "length: 5 parsecs"),
 		`test.yaml:3: server: unknown key: did you mean servers?`:                      with("servers:", "server:"),
 		`test.yaml:3: servers[1].weight: "-3" is not such a number`:                    with("weight: 3", "weight: -3"),

@@ -15,6 +15,7 @@ var (
 	testName     = regexp.MustCompile(`^(Test|Fuzz|Benchmark)[A-Z]\w*$`)
 	testDeclared = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)\w+)\(`)
 	scenarioRow  = regexp.MustCompile(`(?m)^\t\tName: "([a-z0-9-]+)", Deadline: `)
+	paperRow     = regexp.MustCompile(`^\| [A-Z]\d+ \| [^|]+ \| ([^|]+) \|`) // the column of tests
 	scenarioSpan = regexp.MustCompile("scenarios? `([a-z0-9-]+)`(?:(?: and|,) `([a-z0-9-]+)`)?")
 )
 
@@ -63,6 +64,13 @@ func TestTestsAndScenariosInTheDocumentsExist(t *testing.T) {
 				}
 				if wanted := strings.TrimSpace(file + " " + span[1]); testName.MatchString(span[1]) && !declared[wanted] {
 					t.Errorf("%s:%d: there is no test %s", name, i+1, wanted)
+				}
+			}
+			if row := paperRow.FindStringSubmatch(line); row != nil && name == "docs/design/papers.md" {
+				for _, span := range codeSpan.FindAllStringSubmatch(row[1], -1) {
+					if !scenarios[span[1]] && !testName.MatchString(span[1]) && !strings.HasPrefix(span[1], "ballast-lab ") {
+						t.Errorf("%s:%d: %s is neither a scenario nor a test nor a command", name, i+1, span[1])
+					}
 				}
 			}
 			for _, found := range scenarioSpan.FindAllStringSubmatch(line, -1) {
@@ -146,11 +154,20 @@ func TestDocumentsAreNarrow(t *testing.T) {
 // homeMade are words that the field has others for.
 var homeMade = map[string]string{
 	"brain": "the engine", "sick": "unhealthy", "told": "sent, or knows", "straight": "direct", "stranded": "ahead of all controllers",
+	"tell": "send, report", "tells": "sends, reports", "said": "sent, reported", "heard": "received",
+	"somebody": "the person or program", "anybody": "everybody", "speaks": "uses, sends", "lightest": "least loaded", "keeper": "manager",
+	"stray": "orphan", "unknowingly": "without its knowledge", "beforehand": "before",
 	"stranger": "foreign", "strangers": "foreign", "anew": "again", "mend": "repair", "mended": "repaired",
 }
 
-func TestDocumentsSpeakTheWordsOfTheField(t *testing.T) {
-	for name, document := range markdown(t) {
+func TestDocumentsAndHelpSpeakTheWordsOfTheField(t *testing.T) {
+	texts := markdown(t)
+	for _, name := range files(t, ".txt") {
+		if strings.Contains(name, "/cli/help/") {
+			texts[name] = string(read(t, name))
+		}
+	}
+	for name, document := range texts {
 		for i, line := range text(document) {
 			for _, word := range regexp.MustCompile(`\w+`).FindAllString(codeSpan.ReplaceAllString(line, "`"), -1) {
 				if better, forbidden := homeMade[strings.ToLower(word)]; forbidden {

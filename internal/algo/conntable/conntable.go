@@ -18,9 +18,6 @@ const (
 // the index (r), IDBits for the server's id. They are at most 15 together.
 type Layout struct{ NodeBits, IndexBits, IDBits uint8 }
 
-// CookieBits returns the width of the cookie, its epoch bit included.
-func (l Layout) CookieBits() uint8 { return 1 + l.NodeBits + l.IndexBits + l.IDBits }
-
 // Split takes the plain bits of a cookie (what is left of it without the epoch and the flow's hash) apart.
 func (l Layout) Split(plain uint16) (node, index, id uint16) {
 	return plain >> (l.IndexBits + l.IDBits) & mask(l.NodeBits), plain >> l.IDBits & mask(l.IndexBits), plain & mask(l.IDBits)
@@ -73,19 +70,4 @@ func FreeMask(indexBits uint8) uint64 {
 		taken |= first
 	}
 	return ^taken
-}
-
-// Overflow returns the part of new connections that find no free entry, by Erlang's formula B: Erlang, "Solution of some problems in
-// the theory of probabilities of significance in automatic telephone exchanges" (1917). Connections are the calls, the 2^indexBits-1
-// entries of a partition its lines, and load the mean number of connections that a partition would have if it had room for all:
-// connections that have or want an entry, divided by the number of partitions. It holds for any distribution of their lengths.
-//
-// Erlang's callers give up. Connections without an entry try again with their next packet and get the first that comes free, so they
-// are without one for a shorter time than this tells, and there are always somewhat more new ones that must wait.
-func Overflow(indexBits uint8, load float64) float64 {
-	blocked := 1.0
-	for lines := 1.0; lines < float64(uint64(1)<<indexBits); lines++ {
-		blocked = load * blocked / (lines + load*blocked)
-	}
-	return blocked
 }

@@ -64,7 +64,7 @@ func TestPartitionsFillAsErlangTells(t *testing.T) {
 				heap.Push(&open, ends{{now + length(), partition}})
 			}
 		}
-		got, want := float64(blocked)/float64(seen), Overflow(indexBits, load)
+		got, want := float64(blocked)/float64(seen), overflow(1<<indexBits-1, load)
 		if math.Abs(got-want) > 0.25*want { // 6 standard deviations of the unequal ones
 			t.Errorf("%s lengths: %.4f found no entry, Erlang says %.4f", name, got, want)
 		}

@@ -23,9 +23,6 @@ func FacebookDurations() Distribution {
 	return mustRead("web_server_durations_roy2015.csv", "duration_ms", true)
 }
 
-// WebSizes are the sizes of answers of web servers, in kilobytes (the experiments of Cheetah).
-func WebSizes() Distribution { return mustRead("web_server_sizes_cheetah.csv", "size_kb", false) }
-
 // SearchFlows are the sizes of flows in a data centre that serves a web search, in bytes.
 func SearchFlows() Distribution { return mustRead("websearch_flow_sizes.csv", "size_bytes", true) }
 

@@ -16,7 +16,6 @@ var everything = []struct {
 }{
 	{"web durations, us", WebDurations(), 15e6, 30e6},
 	{"Facebook durations, ms", FacebookDurations(), 40e3, 55e3},
-	{"web sizes, KB", WebSizes(), 5, 8},
 	{"search flows, bytes", SearchFlows(), 1.4e6, 1.6e6},
 	{"downtimes, s", Downtimes(), 500, 1200},
 }
@@ -63,7 +62,7 @@ func TestMeansAreThoseOfTheTraces(t *testing.T) {
 
 func TestDrawsHaveTheMeanOfTheirDistribution(t *testing.T) {
 	for name, distribution := range map[string]Distribution{
-		"durations": WebDurations(), "Facebook": FacebookDurations(), "sizes": WebSizes(), "search": SearchFlows(), "scaled": SearchFlows().WithMean(7),
+		"durations": WebDurations(), "Facebook": FacebookDurations(), "search": SearchFlows(), "scaled": SearchFlows().WithMean(7),
 	} {
 		random, sum := rand.New(rand.NewPCG(1, 2)), 0.0
 		const draws = 200_000

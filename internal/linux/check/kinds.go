@@ -76,9 +76,6 @@ func (p *Prober) ask(ctx context.Context, t Target) (remarks Remarks, answered b
 	return remarks, false, fmt.Errorf("check %s is not known here: upgrade this load balancer", t.Health.Check)
 }
 
-// datagrams reports whether the check is one by UDP.
-func (t *Target) datagrams() bool { return t.Health.Check.ByUDP() }
-
 // connect opens the connection, by the way of traffic or straight. With a hello it is one by UDP, on which that has been sent.
 func (p *Prober) connect(ctx context.Context, t Target, hello []byte) (conn net.Conn, remarks Remarks, err error) {
 	if t.VIP.IsValid() {

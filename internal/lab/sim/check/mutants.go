@@ -87,18 +87,3 @@ func (m Mutant) broken(without []string, seed uint64) bool {
 	violation := Schedules{Without: without, LoseCommon: m.LoseCommon}.Play(seed)
 	return violation != nil && (m.Breaks == "" || violation.Kind == m.Breaks)
 }
-
-// Search visits the states of the smallest fleets until one breaks what the mutant breaks, and returns the counterexample, or nil.
-func (m Mutant) Search() *Trace {
-	for _, small := range Proofs() {
-		if small.Slow {
-			continue
-		}
-		small.Without = append(small.Without, m.Without...)
-		small.LoseCommon = m.LoseCommon
-		if example := small.Search().Example; example != nil && (m.Breaks == "" || example.Violation.Kind == m.Breaks) {
-			return example
-		}
-	}
-	return nil
-}

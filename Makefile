@@ -12,7 +12,7 @@ export BPF2GO_STRIP := llvm-strip-19
 export BPF2GO_CFLAGS := -O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/$(shell uname -m)-linux-gnu
 export PATH := $(PATH):/usr/local/go/bin:/usr/local/sbin:/usr/sbin:/sbin
 
-VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+VERSION  := $(shell git describe --tags --match 'v[0-9]*' --always --dirty 2>/dev/null || echo unknown)
 SUDO     := $(if $(filter 0,$(shell id -u)),,sudo)
 # a package for each BPF program
 PROGRAMS := $(addprefix internal/linux/,lb server checkroute link bfd) internal/lab/bench/wrapper
@@ -35,7 +35,7 @@ ifneq ($(words $(wildcard $(addsuffix /*_bpfel.o,$(PROGRAMS)) $(API)/*.pb.go $(A
 .PHONY: $(STAMP)
 endif
 
-.PHONY: help deps generate build packages results evidence demo test test-long test-kernels test-kernels-long test-packages bench sim clean need-root
+.PHONY: help deps generate build packages results evidence demo lint test test-long test-kernels test-kernels-long test-packages bench sim clean need-root
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -113,12 +113,8 @@ demo: deps build need-root ## servers and load balancers come and go under load;
 	bin/ballast-lab run churn --live
 
 test: TOOLS += $(KERNEL_TOOLS)
-test: deps build need-root ## everything: format, vet, unit tests, races, BPF programs, short fuzzing, end to end
-	@echo "== gofmt"
-	unformatted=$$(gofmt -l cmd deploy internal pkg test)
-	if [[ -n $$unformatted ]]; then echo "not formatted: $$unformatted: run gofmt -w"; exit 1; fi
-	echo "== go vet"
-	go vet ./...
+test: deps build need-root ## everything: lint, unit tests, races, BPF programs, short fuzzing, end to end
+	@$(MAKE) lint
 	echo "== unit tests, and BPF programs at the kernel's edge"
 	go test -count=1 -timeout 30m -p 3 $(LONGEST) $$(go list ./... | grep -v $(LONGEST:./%=-e %$$) -e /internal/tidy -e /test/) # most wait
 	echo "== repository rules"
@@ -135,6 +131,18 @@ test: deps build need-root ## everything: format, vet, unit tests, races, BPF pr
 	test/kernels/matrix 6.1
 	echo "== all tests passed"
 
+lint: TOOLS += shellcheck:shellcheck codespell:codespell
+lint: deps generate ## format, go vet, shell scripts, spelling
+	@echo "== gofmt"
+	unformatted=$$(gofmt -l cmd deploy internal pkg test)
+	if [[ -n $$unformatted ]]; then echo "not formatted: $$unformatted: run gofmt -w"; exit 1; fi
+	echo "== go vet"
+	go vet ./...
+	echo "== shellcheck"
+	shellcheck --severity=warning $$(grep -rlIE --exclude='*.go' '^#!.*[/ ](ba)?sh$$' .ci deploy test)
+	echo "== codespell"
+	codespell --quiet-level 3
+
 # go test fuzzes one target at a time. Minimising what is merely new can take a minute; it is cut short. Inputs are counted, not seconds:
 # when time is up in the midst of an input, go test fails with "context deadline exceeded" now and then.
 .PHONY: fuzz
@@ -147,6 +155,7 @@ test-long: TOOLS += mmdebstrap:mmdebstrap lintian:lintian rpm:rpm chromium:chrom
 	/usr/sbin/apache2:apache2 haproxy:haproxy dovecot:dovecot-imapd node:nodejs npm:npm curl:curl redis-server:redis-server bird:bird2 /usr/lib/frr/bgpd:frr
 test-long: deps build need-root ## the same with full-length idle times, bulk transfers and fifty times the fuzzing
 	$(MAKE) test FUZZ=200000x
+	test/reuse
 	BALLAST_LONG=1 BALLAST_NGINX=$$(test/nginx-quic) BALLAST_AIOQUIC=$$(test/aioquic) BALLAST_ENVOY=$$(test/envoy) BALLAST_QUINN=$$(test/quinn) go test -count=1 -timeout 4h ./test/e2e/...
 	BALLAST_LONG=1 BALLAST_RUSTLS=$$(test/rustls) go test -count=1 ./test/preload
 	BALLAST_SERVERS=$$(test/openssl-1.1) go test -count=1 ./test/preload

@@ -44,7 +44,7 @@ func configuration(name, text string) *template.Template {
 }
 
 // curl takes no tickets with TLS 1.2: there must be a cache of sessions, whose ids name the server.
-var softwares = map[string]software{
+var allSoftware = map[string]software{
 	"nginx": {[]string{"-c"}, configuration("nginx", `
 daemon off;
 master_process off;
@@ -177,7 +177,7 @@ func (t *Trial) StartSoftware(program string, one *fleet.Service, certificate st
 		script.Checkf(os.WriteFile(filepath.Join(what.Dir, "root", "index.html"), nil, 0o644), "configure %s", program)
 		script.Checkf(os.WriteFile(filepath.Join(what.Dir, "page.html"), page, 0o644), "configure %s", program)
 		started = append(started, t.startConfigured(Spawn{Node: node, Program: program,
-			environment: []string{"LD_PRELOAD=" + t.ticketLibrary(), "BALLAST_TICKETS=" + t.ticketFile(node, one.Name)}}, what.Dir, softwares[program], what))
+			environment: []string{"LD_PRELOAD=" + t.ticketLibrary(), "BALLAST_TICKETS=" + t.ticketFile(node, one.Name)}}, what.Dir, allSoftware[program], what))
 	}
 	for i, p := range started {
 		t.AwaitPort(t.Context, p, ServerName(i+1), netip.AddrPortFrom(one.VIP, one.Ports[0]))

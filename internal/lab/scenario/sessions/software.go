@@ -27,7 +27,7 @@ type software struct {
 	clients      []string
 }
 
-var softwares = []software{
+var allSoftware = []software{
 	{"nginx", "198.51.100.10", 443, "http", []string{"curl", "openssl", "python3"}},
 	{"apache2", "198.51.100.11", 443, "http", []string{"curl", "openssl", "python3"}},
 	{"haproxy", "198.51.100.12", 443, "http", []string{"curl", "openssl", "python3"}},
@@ -44,8 +44,8 @@ func (s *software) service() *fleet.Service {
 // unchecked: checks fail where the machine is busy, and sessions go elsewhere.
 func unchecked(of *fleet.Service) { of.Health = model.Health{} }
 
-func runSoftware(run *scenario.Run) { changesOf(run, betweenAll, softwares) }
-func runNginx(run *scenario.Run)    { changesOf(run, betweenShort, softwares[:1]) }
+func runSoftware(run *scenario.Run) { changesOf(run, betweenAll, allSoftware) }
+func runNginx(run *scenario.Run)    { changesOf(run, betweenShort, allSoftware[:1]) }
 
 // changesOf has one series of events for all servers and clients.
 func changesOf(run *scenario.Run, between int, all []software) {
@@ -82,7 +82,7 @@ func changesOf(run *scenario.Run, between int, all []software) {
 
 // runChromium has pages that make connections side by side. Servers have keys of their own: a session is resumed at its own server or not at all.
 func runChromium(run *scenario.Run) {
-	one := &softwares[0]
+	one := &allSoftware[0]
 	script.Check(run.FindSoftware(one.program, world.Browser))
 	of := one.service()
 	var seen world.Visited

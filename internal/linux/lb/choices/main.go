@@ -12,10 +12,12 @@ import (
 )
 
 func main() {
+	// REUSE-IgnoreStart
 	header := "/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */\n" +
 		"/* choices.h - what a service may choose: generated from internal/model/enums.go. */\n#pragma once\n\n" +
 		enum[model.Dispatch]("dispatch") + enum[model.Affinity]("affinity") + enum[model.Forward]("forward") +
 		enum[model.AcceptPolicy]("accept_policy") + enum[model.AcceptLoad]("accept_load")
+	// REUSE-IgnoreEnd
 	if err := os.WriteFile(os.Args[1], []byte(header), 0o644); err != nil {
 		log.Fatal(err)
 	}

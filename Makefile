@@ -9,7 +9,7 @@ export GOTOOLCHAIN := auto
 export BPF2GO_CC := clang-19
 export BPF2GO_STRIP := llvm-strip-19
 # asm/types.h is in a folder named after the machine that compiles; what comes out is the same on all.
-export BPF2GO_CFLAGS := -O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/$(shell uname -m)-linux-gnu
+export BPF2GO_CFLAGS := -O2 -g -Wall -Werror -mcpu=v3 -I$(CURDIR)/bpf -I/usr/include/$(shell uname -m)-linux-gnu
 export PATH := $(PATH):/usr/local/go/bin:/usr/local/sbin:/usr/sbin:/sbin
 
 VERSION  := $(shell git describe --tags --match 'v[0-9]*' --always --dirty 2>/dev/null || echo unknown)
@@ -19,8 +19,8 @@ PROGRAMS := $(addprefix internal/linux/,lb server checkroute link bfd) internal/
 API      := internal/api/ballastv1
 STAMP    := bin/.generated
 # enumerations of the model, as the BPF programs read them
-CHOICES  := bpf/state/choices.h
-SOURCES  := $(wildcard $(API)/*.proto $(API)/doc.go bpf/*.c bpf/*.h bpf/*/*.h internal/linux/lb/choices/*.go) internal/model/enums.go $(shell grep -l '^//go:generate' $(addsuffix /*.go,$(PROGRAMS)))
+CHOICES  := bpf/wire/choices.h
+SOURCES  := $(wildcard $(API)/*.proto $(API)/doc.go bpf/*.c bpf/*/*.h bpf/*/*/*.h internal/linux/lb/choices/*.go) internal/model/enums.go $(shell grep -l '^//go:generate' $(addsuffix /*.go,$(PROGRAMS)))
 # begin first, so that no core waits for them alone
 LONGEST  := ./internal/linux/server ./internal/daemon ./internal/linux/lb
 RACE     := ./internal/api/... ./internal/cli/... ./internal/daemon/... ./internal/config/... ./internal/plan/... ./internal/store/... ./internal/pki/... ./internal/lab/sim ./pkg/quiclb ./pkg/sessionticket

@@ -6,9 +6,9 @@
  * list at random and computed all that is a flow's own, cookie included. It is read in order, so that none of it must be waited for; a table of
  * flows, looked up at random, would measure the cache that it takes from others.
  */
-#include "kernel.h"
+#include "wire/kernel.h"
 
-#include "packet/checksum.h"
+#include "wire/checksum.h"
 
 #define FRAME_LENGTH 96
 #define IN_FLIGHT 192 /* a veth device's queue holds 256 */

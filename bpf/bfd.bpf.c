@@ -7,8 +7,8 @@
  * Departs from RFC 5880 6.8.7: nothing is sent unasked, so a packet lost on its way here is one less on the way back. Departs from 6.8.6: there is no state to
  * keep. What is answered follows from what came, as with the reflector of RFC 7880: nothing here depends on whether a router lives.
  */
-#include "kernel.h"
-#include "packet/link_header.h"
+#include "wire/kernel.h"
+#include "wire/link_header.h"
 
 #define BFD_PORT 3784
 #define BFD_SOURCE_PORT 49152

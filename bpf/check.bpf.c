@@ -6,15 +6,15 @@
  * changed, or encapsulated. The server answers this host directly, as it answers clients.
  *
  * Where the load balancer's program runs in native mode, a driver may refuse what it redirects and transmit all that the kernel sends. So
- * SYNs, and the first datagrams of sockets, are handed to user space, which has the load balancer's program send them (role/check.h): a server
+ * SYNs, and the first datagrams of sockets, are handed to user space, which has the load balancer's program send them (lb/walk/check.h): a server
  * answers only if they arrive. These checks may also be addressed to the server itself.
  *
  * The way is kept with the socket and not under a mark: no range of marks has to be reserved, two processes cannot mix up their
  * checks, and what is kept goes with the connection.
  */
-#include "kernel.h"
-#include "packet/checksum.h"
-#include "packet/gue.h"
+#include "wire/kernel.h"
+#include "wire/checksum.h"
+#include "wire/gue.h"
 
 #define MACS_LENGTH (2 * ETH_ALEN)
 
@@ -153,7 +153,7 @@ inline_always long write_gue(struct __sk_buff *skb, const struct inner *inner, _
 	} headers = {
 		.udp.source = bpf_htons(GUE_SOURCE_PORT_BASE | (entropy & 0x3fff)),
 		.udp.dest = bpf_htons(GUE_PORT),
-		.udp.len = bpf_htons(inner->length + sizeof(headers)), /* no checksum: RFC 6935, as send/encapsulate.h */
+		.udp.len = bpf_htons(inner->length + sizeof(headers)), /* no checksum: RFC 6935, as lb/send/encapsulate.h */
 		.gue.protocol = inner->protocol,
 	};
 

@@ -5,7 +5,7 @@
  * `lose` runs at tcx egress of one end and drops what `faults` says. It cannot delay: that needs
  * a qdisc that honours skb->tstamp (fq), which a kernel may lack.
  */
-#include "kernel.h"
+#include "wire/kernel.h"
 
 #define LOSS_SCALE_PERMILLE 1000
 #define FLOWS_MAX 65536

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// The BPF programs have these numbers of Dispatch, Affinity and Forward, under these names: make writes them to bpf/state/choices.h. 255 means
+// The BPF programs have these numbers of Dispatch, Affinity and Forward, under these names: make writes them to bpf/wire/choices.h. 255 means
 // "not chosen yet": ApplyDefaults replaces it.
 
 // Protocol is the transport protocol of a service, by its IANA number.
@@ -237,7 +237,7 @@ func (v Dispatch) FollowsLoad() bool {
 }
 
 // CountsOpen reports whether load balancers choose by what servers have open, and so estimate it as well as they can: learns_load in
-// bpf/affinity/closing.h.
+// bpf/lb/affinity/closing.h.
 func (v Dispatch) CountsOpen() bool { return v == DispatchP2C || v == DispatchLeast }
 
 // Placed reports whether the policy is a fixed table of slots, which also places packets without a cookie.

@@ -16,7 +16,7 @@ type Replicas struct {
 const (
 	MaxChain                  = 4
 	DefaultChain              = 2
-	MaxReplicaNodes           = 63 // load balancers of a ring: bpf/state/replicas.h has room for their numbers
+	MaxReplicaNodes           = 63 // load balancers of a ring: bpf/lb/state/replicas.h has room for their numbers
 	MinReplicaIdleTimeout     = Duration(6 * time.Second)
 	MaxReplicaIdleTimeout     = Duration(24 * time.Hour)
 	DefaultReplicaIdleTimeout = Duration(10 * time.Minute)

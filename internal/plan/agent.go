@@ -22,7 +22,7 @@ const (
 	AgentSession = 64
 )
 
-// HistoryBits is how much of a timestamp affinity history takes: HISTORY_BITS of bpf/affinity/history.h.
+// HistoryBits is how much of a timestamp affinity history takes: HISTORY_BITS of bpf/wire/history.h.
 const HistoryBits = 2
 
 // AgentRow is struct served: a service as one of its servers sees it.
@@ -36,7 +36,7 @@ type AgentRow struct {
 	IDBits       uint8 // of the cookie, for the id; above them, what a load balancer put there
 
 	// With AgentChoices: when the server accepts what another candidate could take as well.
-	Acceptance uint16 // the service's place in the arrays of bpf/state/acceptance.h
+	Acceptance uint16 // the service's place in the arrays of bpf/server/accept/acceptance.h
 	Threshold  uint32 // static: the load must be less; dynamic: the limit that it begins with
 	Window     uint16 // dynamic: attempts
 	Low, High  uint16 // of a window: see acceptance.Bounds
@@ -81,7 +81,7 @@ type AgentService struct {
 type AgentChoice struct {
 	Service    *model.Service // of the fleet
 	Server     *model.Server  // its entry that is this host
-	Acceptance uint16         // its place in the arrays of bpf/state/acceptance.h
+	Acceptance uint16         // its place in the arrays of bpf/server/accept/acceptance.h
 }
 
 // NewAgent derives an agent's state from the fleet. mine tells which server entries are this host. Services without
@@ -152,7 +152,7 @@ func (a *Agent) Rekey(fleet *model.Fleet, have map[VIPKey]AgentRow) {
 	}
 }
 
-// Place gives every service with dispatch choices its place in the arrays of bpf/state/acceptance.h: the one that a row of it has, of those
+// Place gives every service with dispatch choices its place in the arrays of bpf/server/accept/acceptance.h: the one that a row of it has, of those
 // published so far, else one that none of them has. Rekey comes before it.
 func (a *Agent) Place(have map[VIPKey]AgentRow) {
 	taken := map[uint16]bool{0: true}

@@ -152,7 +152,7 @@ func steady(row ServiceRow, words []uint64) []uint64 {
 	return words
 }
 
-// draw is bpf/dispatch/classes.h. word reads what is there now.
+// draw is bpf/lb/dispatch/classes.h. word reads what is there now.
 func draw(row ServiceRow, word func(i uint32) uint64, random uint32) uint64 {
 	classes, members := uint32(row.Classes), uint32(row.Members)
 	region, count := uint32(0), members

@@ -6,7 +6,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
-// The two stages of Spotlight IV-B as words that change in place (bpf/dispatch/classes.h):
+// The two stages of Spotlight IV-B as words that change in place (bpf/lb/dispatch/classes.h):
 //
 //	[0, classes)                 the classes, the heaviest first: last of the 2^32 numbers that lead to it | members << 32
 //	then members words           everybody: who is drawn from while no weight is above 0

@@ -14,7 +14,7 @@ type Replicas struct {
 	Nodes map[uint16]netip.Addr // number -> where messages to it go; all of one family
 }
 
-// Implementation constants: those of bpf/state/replicas.h.
+// Implementation constants: those of bpf/lb/state/replicas.h.
 const (
 	ReplicaNodes = 64 // their numbers are below
 	ReplicaChain = 4  // nodes of a chain at most

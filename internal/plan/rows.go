@@ -1,7 +1,7 @@
 // Package plan turns what the load balancer should do into ordered changes of the data path's tables, so that a packet
 // sees a service as it was or as it will be and never half of each.
 //
-// One rule makes that hold (bpf/state/service.h): a record of more than one word is immutable once published; what
+// One rule makes that hold (bpf/lb/state/service.h): a record of more than one word is immutable once published; what
 // changes is the one u32 that names it. Old records are reused only after a grace period.
 package plan
 
@@ -16,7 +16,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
-// The rows have the layout of bpf/state/service.h; tests of internal/linux/lb and server compare every field with BTF.
+// The rows have the layout of bpf/lb/state/service.h; tests of internal/linux/lb and server compare every field with BTF.
 
 // VIPKey is struct vip_key. A zero port and protocol stand for the address itself, a zero port and formerVIP for one that was a VIP.
 type VIPKey struct {

@@ -10,7 +10,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
-// What dispatch draws from is a range of words (bpf/state/rounds.h). A word is a turn, id | price << 16 | counter << 32 | group << 60, or, first
+// What dispatch draws from is a range of words (bpf/lb/state/rounds.h). A word is a turn, id | price << 16 | counter << 32 | group << 60, or, first
 // in the ranges of awfd and lcf, one for each class. Images have turns without counters.
 const (
 	counterShift = 32

@@ -22,7 +22,7 @@ const (
 	root   = "../.."
 	module = "github.com/ballast-lb/ballast/"
 
-	maxHeaderLines   = 200 // of a BPF header
+	maxHeaderLines   = 200 // of a BPF header, besides its includes
 	maxFileLines     = 500 // of a Go file
 	maxFunctionLines = 100 // of a Go function outside tests
 )
@@ -278,7 +278,8 @@ func TestFilesAndFunctionsStayShort(t *testing.T) {
 		if strings.HasSuffix(name, ".h") {
 			most = maxHeaderLines
 		}
-		if lines := bytes.Count(read(t, name), []byte("\n")); lines > most {
+		text := read(t, name)
+		if lines := bytes.Count(text, []byte("\n")) - bytes.Count(text, []byte("\n#include ")); lines > most {
 			t.Errorf("%s has %d lines: split it, at most %d", name, lines, most)
 		}
 	}

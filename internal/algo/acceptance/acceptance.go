@@ -1,5 +1,5 @@
 // Package acceptance is 6LB's dynamic policy (SRdyn), with which a server accepts about half of the connections that another one could take
-// as well. It is the reference for bpf/steer/accept.h, which does the same in one word per service.
+// as well. It is the reference for bpf/server/accept/accept.h, which does the same in one word per service.
 package acceptance
 
 // Bounds are how many of a window's attempts may be accepted with the limit staying where it is. margin: how far from one half their part
@@ -48,7 +48,7 @@ func step(from, to uint32) uint32 {
 	return max(1, (to-from)/4)
 }
 
-// Word is the state as bpf/state/acceptance.h keeps it.
+// Word is the state as bpf/server/accept/acceptance.h keeps it.
 func (d *Dynamic) Word() uint64 {
 	return uint64(d.Limit)<<32 | uint64(d.attempts)<<16 | uint64(d.accepted)
 }

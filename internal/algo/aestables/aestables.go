@@ -11,7 +11,7 @@ import (
 // rounds of AES-128.
 const rounds = 10
 
-// Keys are the round keys of one direction, as big-endian words: struct aes_key in bpf/packet/aes.h.
+// Keys are the round keys of one direction, as big-endian words: struct aes_key in bpf/lb/packet/aes.h.
 type Keys [4 * (rounds + 1)]uint32
 
 // Tables are what a round makes of each byte: one word for each of the four bytes that a word is made of, and a byte in the last round.

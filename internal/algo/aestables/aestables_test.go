@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// run is what bpf/packet/aes.h does; order are the columns that the bytes of the first come from.
+// run is what bpf/lb/packet/aes.h does; order are the columns that the bytes of the first come from.
 func run(words *[4][256]uint32, boxes *[256]byte, keys *Keys, order [4]int, block [16]byte) (out [16]byte) {
 	var s [4]uint32
 	for i := range s {

@@ -7,7 +7,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
-// Classes choose servers in two stages, as the data path does (bpf/dispatch/classes.h). The zero value chooses nobody.
+// Classes choose servers in two stages, as the data path does (bpf/lb/dispatch/classes.h). The zero value chooses nobody.
 type Classes struct {
 	everybody []uint16
 	ranges    []classRange // of the classes that have members, the heaviest first

@@ -1,10 +1,10 @@
-// Package choice takes the less loaded of a few servers: dispatch p2c and least. It is what bpf/dispatch/two_choices.h and least.h compute, as
+// Package choice takes the less loaded of a few servers: dispatch p2c and least. It is what bpf/lb/dispatch/two_choices.h and least.h compute, as
 // pure functions: the reference of the data path, and what the simulator runs.
 package choice
 
 import "math"
 
-// Groups is LOAD_GROUPS of bpf/state/lightest.h: among so many servers least is exact.
+// Groups is LOAD_GROUPS of bpf/lb/state/lightest.h: among so many servers least is exact.
 const Groups = 16
 
 // MaxRound is the longest round that TwoChoices draws from: it has 16 random bits for each draw.

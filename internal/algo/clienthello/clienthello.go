@@ -1,5 +1,5 @@
 // Package clienthello finds in the first bytes of a TLS connection what names its session (RFC 8446 4.1.2, 4.2.11; RFC 5077; RFC 5246 7.4.1.2).
-// bpf/packet/client_hello.h does the same.
+// bpf/lb/packet/client_hello.h does the same.
 package clienthello
 
 import "encoding/binary"
@@ -19,7 +19,7 @@ const (
 	extensionPSK       = 41
 )
 
-// Implementation constants: of bpf/packet/client_hello.h.
+// Implementation constants: of bpf/lb/packet/client_hello.h.
 const (
 	MostExtensions = 48
 	MostBytes      = 4096 // of a hello, as far as it is looked at

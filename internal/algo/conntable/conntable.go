@@ -1,5 +1,5 @@
 // Package conntable is the arithmetic of connection tables: Barbette et al., "Cheetah" section III-B, where a cookie of r bits is
-// the index of an entry in one of m partitions, so that a table has m*2^r entries. bpf/state/connections.h and bpf/affinity/table.h
+// the index of an entry in one of m partitions, so that a table has m*2^r entries. bpf/lb/state/connections.h and bpf/lb/affinity/table.h
 // compute the same; test/golden/conntable.json holds both to it.
 //
 // A table is a range of blocks. A block has one word of free indices, so 64 entries, whatever r is: with r < 6 several partitions
@@ -7,7 +7,7 @@
 // unused, as in a cookie it says that the connection has no entry.
 package conntable
 
-// Specification constants (bpf/state/connections.h).
+// Specification constants (bpf/lb/state/connections.h).
 const (
 	BlockBits    = 6
 	BlockEntries = 1 << BlockBits

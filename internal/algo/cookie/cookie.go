@@ -1,5 +1,5 @@
 // Package cookie computes what a connection carries to find its way home: Cheetah (NSDI'20) section III-A, "cookie = server id XOR
-// hash of the 5-tuple under a secret". bpf/carrier/cookie.h computes the same bytes; test/golden/cookie.json holds both to it.
+// hash of the 5-tuple under a secret". bpf/wire/cookie.h computes the same bytes; test/golden/cookie.json holds both to it.
 //
 // A cookie of c bits lies in the low bits of a TCP timestamp: bit c-1 is the parity of the key's epoch, the other c-1 bits are
 // the server's id XOR the flow hash.

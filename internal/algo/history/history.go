@@ -9,7 +9,7 @@ import "slices"
 const Depth = 4
 
 // Column is one column of a slot: its owner, then the last distinct owners before, latest first; ids, 0 = none. It is struct column of
-// bpf/state/service.h.
+// bpf/lb/state/service.h.
 type Column struct {
 	Owners [Depth]uint16
 }

@@ -1,5 +1,5 @@
 // Package pathid computes what tunnel packets carry so that a router's error about one can be told from a forged one: RFC 5927 7.2 asks
-// that something in the quote be hard to guess. bpf/send/encapsulate.h writes the same.
+// that something in the quote be hard to guess. bpf/lb/send/encapsulate.h writes the same.
 //
 // An error need only quote the outer IPv4 header and eight bytes: there it is the identification, 16 bits, which is free in packets that forbid
 // fragmentation (RFC 6864). An ICMPv6 error quotes the inner headers, too: there it is the flow label, 20 bits, by which routers spread flows.

@@ -1,6 +1,6 @@
 // Package peermessage writes and reads what load balancers say to each other about a connection, with the packet that asks for it behind: Anolis
 // ("Anolis: A Scalable, Fault-Tolerant Load Balancer for Stateful Network Functions", 4.3.1) in the private data of GUE
-// (draft-ietf-intarea-gue). bpf/packet/peer_message.h does the same; docs/design/connection.md has an example.
+// (draft-ietf-intarea-gue). bpf/lb/packet/peer_message.h does the same; docs/design/connection.md has an example.
 package peermessage
 
 import (

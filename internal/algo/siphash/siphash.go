@@ -1,6 +1,6 @@
 // Package siphash computes SipHash-1-3: Aumasson and Bernstein, "SipHash: a fast short-input PRF" (Indocrypt 2012, section 2),
 // with one compression and three finalisation rounds as in Rust's and Linux's hash tables; and SipHash-2-4, as its authors recommend it for
-// authentication. bpf/packet/siphash.h and peer_message.h are the same in C.
+// authentication. bpf/wire/siphash.h and peer_message.h are the same in C.
 package siphash
 
 import (

@@ -1,6 +1,6 @@
 // Package syncookie computes the sequence number and the timestamp with which a load balancer answers the SYN of a service with `session: tls`: it remembers
 // nothing, and any load balancer and the server that is chosen later can tell that the client has answered, and with which options (Yuz IV-B; RFC 4987 3.6).
-// bpf/carrier/syn_cookie.h does the same.
+// bpf/wire/syn_cookie.h does the same.
 //
 //	sequence number = MAC (20 bits) | period (3) | MSS (3) | ECN | SACK | window scale (4)
 //	timestamp       = hidden server id | cookie of id 0

@@ -1,4 +1,4 @@
-// Package connections reads and sweeps connection tables (bpf/state/connections.h), in memory that packets write.
+// Package connections reads and sweeps connection tables (bpf/lb/state/connections.h), in memory that packets write.
 package connections
 
 import (
@@ -35,7 +35,7 @@ type Table struct {
 }
 
 // Memory holds the tables of all services, in memory that packets change at the same time. The rules are those of
-// bpf/state/connections.h. Its methods are safe for concurrent use; the ranges that they are given must be tables that packets see.
+// bpf/lb/state/connections.h. Its methods are safe for concurrent use; the ranges that they are given must be tables that packets see.
 type Memory struct {
 	Entries   []Entry
 	Blocks    []conntable.Block

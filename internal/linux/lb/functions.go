@@ -1,4 +1,4 @@
-// Which addresses are for network functions (bpf/state/functions.h).
+// Which addresses are for network functions (bpf/lb/state/functions.h).
 package lb
 
 import (

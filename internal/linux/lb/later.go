@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CountLater says whether packets of connections that have an entry may be counted there a few packets later (bpf/affinity/later.h), which is
+// CountLater says whether packets of connections that have an entry may be counted there a few packets later (bpf/lb/affinity/later.h), which is
 // several times as fast where there are many connections. It holds for this process; at first they may not.
 func (lb *LB) CountLater(enabled bool) error {
 	value := uint32(0)

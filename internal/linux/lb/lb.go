@@ -24,7 +24,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
-//go:generate go run ./choices ../../../bpf/state/choices.h
+//go:generate go run ./choices ../../../bpf/wire/choices.h
 //go:generate go tool bpf2go -target bpfel -type verdict -type session_outcome -type service -type server -type column -type vip_key -type return_key -type trace_event -type session_shown -type session_set -type traffic -type server_traffic -type connection -type connection_block -type connection_address -type connection_state -type connection_flag -type ended_connection -type suspect_key -type later_list -type quic_config -type session_config -type session_begun -type replica_config -type replica_view -type replica_current -type replica_bucket -type peer_message lb ../../../bpf/lb.bpf.c
 
 // Layout names the shape of the pinned maps. A change of any map's key, value or meaning needs a new number: a process of
@@ -156,7 +156,7 @@ func sizeLBMaps(spec *ebpf.CollectionSpec, l plan.Limits) error {
 	return spec.Variables["replica_buckets"].Set(replicas.Buckets(l.Replicated))
 }
 
-// setAES fills the tables of bpf/packet/aes.h.
+// setAES fills the tables of bpf/lb/packet/aes.h.
 func setAES(spec *ebpf.CollectionSpec) error {
 	tables := aestables.Make()
 	return errors.Join(

@@ -1,4 +1,4 @@
-// Reference of bpf/send/answer.h: what this node answers.
+// Reference of bpf/lb/send/answer.h: what this node answers.
 package lb
 
 import (
@@ -10,7 +10,7 @@ import (
 	"github.com/gopacket/gopacket/layers"
 )
 
-// quoteLength is how much of a packet that is too big its sender gets back (bpf/send/answer.h).
+// quoteLength is how much of a packet that is too big its sender gets back (bpf/lb/send/answer.h).
 const quoteLength = 128
 
 // mayBeAnswered reports whether the source of a packet is one host, and another than this one.

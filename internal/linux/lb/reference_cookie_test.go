@@ -1,4 +1,4 @@
-// Reference of bpf/affinity/cookie.h: who a cookie names.
+// Reference of bpf/lb/affinity/cookie.h: who a cookie names.
 package lb
 
 import (

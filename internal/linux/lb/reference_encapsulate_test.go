@@ -1,4 +1,4 @@
-// Reference of bpf/send/encapsulate.h: outer headers.
+// Reference of bpf/lb/send/encapsulate.h: outer headers.
 package lb
 
 import (

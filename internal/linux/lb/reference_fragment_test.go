@@ -1,4 +1,4 @@
-// Reference of bpf/send/fragment.h: packets that are too big for the path to their server and have no Don't Fragment.
+// Reference of bpf/lb/send/fragment.h: packets that are too big for the path to their server and have no Don't Fragment.
 package lb
 
 import (

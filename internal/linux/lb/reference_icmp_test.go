@@ -1,4 +1,4 @@
-// Reference of bpf/role/icmp.h: messages to a VIP.
+// Reference of bpf/lb/walk/icmp.h: messages to a VIP.
 package lb
 
 import (

@@ -1,4 +1,4 @@
-// Reference of bpf/steer/ladder.h: the order in which the server of a packet is found.
+// Reference of bpf/lb/ladder/ladder.h: the order in which the server of a packet is found.
 package lb
 
 import (
@@ -25,7 +25,7 @@ type refDecision struct {
 	learn      func(ids []uint16) // as of expectation
 }
 
-// ladder decides where a packet of a service goes: the reference of bpf/steer/ladder.h.
+// ladder decides where a packet of a service goes: the reference of bpf/lb/ladder/ladder.h.
 func (r *reference) ladder(s *plan.Service, p *refPacket, quoted bool) refDecision {
 	id := r.joinedAt(s, p.dport)
 	switch {

@@ -1,4 +1,4 @@
-// Reference of bpf/affinity/local_table.h: what this node sent where.
+// Reference of bpf/lb/affinity/local_table.h: what this node sent where.
 package lb
 
 import (

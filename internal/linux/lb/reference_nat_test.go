@@ -1,4 +1,4 @@
-// Reference of bpf/send/nat.h: the server's address in place of the VIP.
+// Reference of bpf/lb/send/nat.h: the server's address in place of the VIP.
 package lb
 
 import (

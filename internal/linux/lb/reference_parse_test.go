@@ -1,4 +1,4 @@
-// Reference of bpf/packet/parse.h: what a frame is.
+// Reference of bpf/wire/parse.h: what a frame is.
 package lb
 
 import (

@@ -1,4 +1,4 @@
-// Reference of bpf/affinity/placement.h and history.h: who owns a flow's slot, and who did before.
+// Reference of bpf/lb/affinity/placement.h and history.h: who owns a flow's slot, and who did before.
 package lb
 
 import (

@@ -1,4 +1,4 @@
-// Reference of bpf/affinity/quic.h: what a connection id says, and where its connection began.
+// Reference of bpf/lb/affinity/quic.h: what a connection id says, and where its connection began.
 package lb
 
 import (

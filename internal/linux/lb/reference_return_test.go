@@ -1,4 +1,4 @@
-// Reference of bpf/role/return.h: answers on their way to the client.
+// Reference of bpf/lb/walk/return.h: answers on their way to the client.
 package lb
 
 import (

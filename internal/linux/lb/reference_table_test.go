@@ -1,4 +1,4 @@
-// Reference of bpf/affinity/table.h and assign.h: the entries of connection tables.
+// Reference of bpf/lb/affinity/table.h and assign.h: the entries of connection tables.
 package lb
 
 import (
@@ -22,7 +22,7 @@ type refEntry struct {
 	last       uint32 // packet, as connectionClock tells
 }
 
-// refTables are the connection tables: the reference of bpf/state/connections.h, with a loop where the program has a word. Entries are
+// refTables are the connection tables: the reference of bpf/lb/state/connections.h, with a loop where the program has a word. Entries are
 // numbered as in the program's memory, where the tables of all services and their former ones lie.
 type refTables struct {
 	places      map[string]plan.TablePlace

@@ -1,4 +1,4 @@
-// Reference of bpf/role/tier.h: two tiers of load balancers.
+// Reference of bpf/lb/walk/tier.h: two tiers of load balancers.
 package lb
 
 import (

@@ -1,4 +1,4 @@
-// Reference of bpf/carrier/timestamp.h: where the timestamp option is.
+// Reference of bpf/wire/timestamp.h: where the timestamp option is.
 package lb
 
 import (

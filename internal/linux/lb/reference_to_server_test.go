@@ -1,4 +1,4 @@
-// Reference of bpf/send/to_server.h: what leaves towards a server.
+// Reference of bpf/lb/send/to_server.h: what leaves towards a server.
 package lb
 
 import (

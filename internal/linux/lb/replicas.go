@@ -1,4 +1,4 @@
-// Replicated entries, the ring, and messages between load balancers (bpf/state/replicas.h).
+// Replicated entries, the ring, and messages between load balancers (bpf/lb/state/replicas.h).
 package lb
 
 import (
@@ -47,7 +47,7 @@ type replicaView struct {
 	slots             [replicaSlots]replicaSlot
 }
 
-// Implementation constants: those of bpf/state/replicas.h.
+// Implementation constants: those of bpf/lb/state/replicas.h.
 const (
 	replicaSlots     = 4096
 	replicaSlotWidth = 1 << 32 / replicaSlots // positions

@@ -1,4 +1,4 @@
-// Package replicas reads and changes the entries of replicated connections (bpf/state/replicas.h), in memory that packets change too.
+// Package replicas reads and changes the entries of replicated connections (bpf/lb/state/replicas.h), in memory that packets change too.
 package replicas
 
 import (
@@ -36,7 +36,7 @@ func Read(key, word uint64) Entry {
 	return Entry{key, uint16(word), uint16(word >> 16), uint32(word>>32) & PeriodMask, uint8(word >> 56)}
 }
 
-// Implementation constants: those of bpf/state/replicas.h.
+// Implementation constants: those of bpf/lb/state/replicas.h.
 const (
 	places     = 7
 	removedKey = 1

@@ -52,7 +52,7 @@ func (s *Server) SetTunnelSources(addresses []netip.Addr, limit TunnelLimit) err
 	return put()
 }
 
-// sourcePlace is tunnel_taken's index (bpf/state/tunnel_sources.h) among a power of two.
+// sourcePlace is tunnel_taken's index (bpf/server/tunnel/tunnel_sources.h) among a power of two.
 func sourcePlace(mapped [16]byte, places uint32) uint32 {
 	var mixed uint32
 	for at := 0; at < len(mapped); at += 4 {

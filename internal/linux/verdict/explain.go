@@ -4,7 +4,8 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/ballast-lb/ballast/bpf/state"
+	"github.com/ballast-lb/ballast/bpf/lb/state"
+	"github.com/ballast-lb/ballast/bpf/server"
 )
 
 // Explanation is what a counter counts, and when an operator should worry.
@@ -18,7 +19,7 @@ type Explanation struct {
 // Explanations returns the counters of load balancers and agents in the order of their declaration. The texts are the comments of the
 // verdicts: "NAME, /* meaning. Worry: when */".
 func Explanations() []Explanation {
-	return append(explanations("lb", state.Verdicts), explanations("agent", state.AgentVerdicts)...)
+	return append(explanations("lb", state.Verdicts), explanations("agent", server.Verdicts)...)
 }
 
 var (

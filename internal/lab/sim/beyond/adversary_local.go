@@ -28,7 +28,7 @@ func put[T any](list []T, n uint32, value T) []T {
 }
 
 // local is a load balancer with a table of its own, which pushes out what has been silent for long: `affinity: local-table`, and what
-// others do (bpf/affinity/local_table.h). A flow that it does not know goes to the owner of its slot, and stays unknown.
+// others do (bpf/lb/affinity/local_table.h). A flow that it does not know goes to the owner of its slot, and stays unknown.
 type local struct {
 	talks  *talks
 	table  recency

@@ -22,7 +22,7 @@ type entry struct {
 	state conntable.State
 }
 
-// entries is a connection table under the rules of bpf/affinity/table.h and assign.h and of its sweeper, with the words, the limits and the arithmetic
+// entries is a connection table under the rules of bpf/lb/affinity/table.h and assign.h and of its sweeper, with the words, the limits and the arithmetic
 // of internal/algo/conntable. Every tag is told at once: packets of a connection do not overtake one another here.
 type entries struct {
 	blocks, partitions uint32

@@ -2,7 +2,7 @@
 // internal/algo.
 package dispatch
 
-// Turns is round robin: one counter that walks a round (bpf/dispatch/turns.h). The rounds of services are made by internal/algo/rounds; each
+// Turns is round robin: one counter that walks a round (bpf/lb/dispatch/turns.h). The rounds of services are made by internal/algo/rounds; each
 // element is a server. It must not be empty.
 type Turns struct {
 	Round []uint32

@@ -26,7 +26,7 @@ func (s *Copy) Owned() (count uint64) {
 	return count
 }
 
-// Faults says where a table at rest breaks the rules of bpf/state/connections.h: each index is free, or ended, or a connection's.
+// Faults says where a table at rest breaks the rules of bpf/lb/state/connections.h: each index is free, or ended, or a connection's.
 func (s *Copy) Faults() (faults []string) {
 	for i := range s.Entries {
 		block, bit := conntable.Bit(uint32(i))

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* decision.h - where a packet goes, and why: the ladder fills it, and all that follows reads it. */
+#pragma once
+
+#include "wire/kernel.h"
+#include "wire/choices.h"
+#include "wire/gue.h"
+#include "wire/parse.h"
+#include "lb/carrier/carried.h"
+#include "lb/state/service.h"
+#include "lb/state/verdict.h"
+
+struct decision {
+	const struct service *service;
+	const struct server *server;
+	__u16 id;
+	__u16 stops[STOPS_MAX]; /* ids of the servers that the packet goes on to; NO_ID keeps a place */
+	__u8 stops_count;
+	__u8 next; /* index of the stop after the server */
+	__u8 verdict; /* enum verdict: why this server */
+	_Bool told : 1; /* the packet came inside a message that says whose it is */
+	_Bool quoted : 1; /* the flow is that of a packet that an ICMP error quotes: nothing is learned from it */
+	struct carried carried;
+};
+
+inline_always _Bool is_syn(const struct packet *p)
+{
+	return (p->tcp_flags & (TCP_FLAG_SYN_BIT | TCP_FLAG_ACK_BIT)) == TCP_FLAG_SYN_BIT;
+}
+
+/* session tls: is it the first of a connection, or of one that may not have heard of its server? */
+inline_always _Bool begins_here(const struct decision *d, enum verdict why)
+{
+	return d->service->flags & SERVICE_SESSION && !d->quoted &&
+	       (why == FORWARDED_NEW || why == FORWARDED_NO_TIMESTAMP || why == FORWARDED_NO_ECHO || (why == FORWARDED_BAD_COOKIE && !d->carried.plain));
+}
+
+/* Do timestamps tell where its connections are? */
+inline_always _Bool goes_by_timestamps(const struct service *service)
+{
+	return service->affinity == AFFINITY_COOKIE || service->affinity == AFFINITY_TABLE || service->affinity == AFFINITY_HISTORY;
+}
+
+/* What a segment carries for us. */
+inline_always void read_carried(struct xdp_md *ctx, const struct packet *p, const struct service *service, struct carried *carried)
+{
+	if (p->protocol == IPPROTO_TCP && goes_by_timestamps(service))
+		read_timestamp(ctx, p, carried);
+}

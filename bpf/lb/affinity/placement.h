@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* placement.h - what carries no cookie: a table that is the same on every node (hash, Maglev, SHELL's candidates), and the previous owners
+ * as further stops that the servers' agents walk (Beamer's daisy chain, GLB's second chance). */
+#pragma once
+
+#include "wire/kernel.h"
+#include "wire/gue.h"
+#include "wire/siphash.h"
+#include "lb/state/service.h"
+
+/* Where a packet may find its server: the owners to ask, one after the other. */
+struct places {
+	__u16 id[8]; /* 1 + STOPS_MAX, and to a power of two */
+};
+
+/* Index of the first column of the flow's slot. */
+inline_always __u32 placement_cell(const struct service *service, const __be32 client[4], __be16 client_port, __be16 service_port, _Bool ipv6)
+{
+	__u64 hash = flow_hash(&service->placement_hash, client, client_port, service_port, ipv6);
+
+	return service->slots_base + (__u32)(((hash >> 32) * service->slots_count) >> 32) * service->columns;
+}
+
+inline_always const struct column *column_at(__u32 index)
+{
+	return bpf_map_lookup_elem(&slots, &index);
+}
+
+/* Has nobody owned it before? */
+inline_always _Bool has_no_past(const struct column *column)
+{
+	return !(column->owners[1] | column->owners[2] | column->owners[3]);
+}
+
+/* All who may have the flow's connection: the owners of so many columns of a slot, of each its history (by_rows: of each the first, then
+ * of each the second ...). Returns how many there are. A global function: verified once. */
+__noinline int place_older(__u32 cell, __u32 columns, __u32 by_rows, struct places *places)
+{
+	__u32 count = 0;
+
+	if (!places)
+		return 0;
+	for (__u32 i = 0; i < CANDIDATES_MAX * HISTORY_MAX; i++) {
+		__u32 column = by_rows ? i % CANDIDATES_MAX : i / HISTORY_MAX, row = by_rows ? i / CANDIDATES_MAX : i % HISTORY_MAX;
+		const struct column *owners = column < columns ? column_at(cell + column) : 0;
+		__u32 at;
+		__u16 id = owners ? owners->owners[row & (HISTORY_MAX - 1)] : NO_ID;
+
+		if (id == NO_ID || count > STOPS_MAX)
+			continue;
+		at = count++;
+		asm volatile("" : "+r"(at)); /* what is masked is what is used */
+		places->id[at & 7] = id;
+	}
+	return count;
+}

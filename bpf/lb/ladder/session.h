@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* session.h - the ladder's rung of services with session tls: what lb/walk/session.h found out about the packet. */
+#pragma once
+
+#include "wire/kernel.h"
+#include "wire/parse.h"
+#include "lb/state/holds.h"
+#include "lb/state/service.h"
+#include "lb/state/sessions.h"
+#include "lb/state/verdict.h"
+#include "lb/affinity/decision.h"
+#include "lb/ladder/placed.h"
+
+struct session_found {
+	__u16 id;
+	__u8 verdict;
+	_Bool detour; /* behind what was released */
+	__u16 generation, pad;
+	__u32 held; /* the packet goes by tc, and this is its place, and 1; 0: it does not */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct session_found);
+} session_told SEC(".maps");
+
+/* Id NO_ID: it goes by placement. Held: the packet goes by tc, in place of what is held, or behind what was (detour). */
+inline_always enum verdict session_found_held(__u16 id, enum verdict verdict, __u32 held, __u16 generation, _Bool detour)
+{
+	__u32 first = 0;
+	struct session_found *told = bpf_map_lookup_elem(&session_told, &first);
+
+	if (!told)
+		return DROPPED_NO_SERVER;
+	told->id = id;
+	told->verdict = verdict;
+	told->held = held;
+	told->generation = generation;
+	told->detour = detour;
+	return VERDICT_CONTINUE;
+}
+
+inline_always enum verdict session_found(__u16 id, enum verdict verdict)
+{
+	return session_found_held(id, verdict, 0, 0, 0);
+}
+
+/* To where the hello went. */
+inline_always enum verdict session_again(const struct session_begun *begun)
+{
+	_Bool detour = begun->held && (__u16)(session_now() - begun->at) < HOLD_DETOUR_TIME;
+
+	return session_found_held(begun->id, FORWARDED_STARTING, detour ? begun->held : 0, begun->generation, detour);
+}
+
+/* VERDICT_CONTINUE: it is to be found out. A global function: see steer_any. */
+__noinline int steer_by_session(const struct packet *p, const struct service *service, struct decision *decided)
+{
+	__u32 first = 0;
+	struct session_found *told = bpf_map_lookup_elem(&session_told, &first);
+	enum verdict verdict;
+
+	if (!p || !service || !decided)
+		return DROPPED_MALFORMED;
+	if (!decided->told || !told)
+		return VERDICT_CONTINUE;
+	verdict = told->verdict;
+	told->verdict = VERDICT_CONTINUE; /* it is of this packet alone */
+	decided->id = told->id;
+	if (told->id == NO_ID) {
+		struct decision d = { .service = service };
+
+		steer_by_placement(p, &d);
+		if (!d.server)
+			return DROPPED_NO_SERVER;
+		decided->id = d.id;
+		__builtin_memcpy(decided->stops, d.stops, sizeof(d.stops));
+		decided->stops_count = d.stops_count;
+		decided->next = d.next;
+	}
+	return verdict;
+}

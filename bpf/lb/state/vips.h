@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* vips.h - destinations: the number of the service at an address and port, and for the shortest way its row. */
+#pragma once
+
+#include "wire/kernel.h"
+
+/* Above the number, the id of the server whose further subflows of MPTCP connections join at this port. 0: a port of the service itself. */
+#define VIP_JOIN_SHIFT 16
+
+/* Port 0 and protocol 0 stand for the address itself, for echo requests and path errors; port 0 and FORMER_VIP for one that was a VIP and is none
+ * now. No packet has that protocol (reserved by IANA) and is looked for. */
+#define FORMER_VIP 255
+struct vip_key {
+	__be32 address[4];
+	__be16 port;
+	__u8 protocol;
+	__u8 ipv6;
+};
+_Static_assert(sizeof(struct vip_key) == 20, "vip_key");
+
+/* Destinations once more, hashed by ourselves: one probe costs a fourth of a look-up in vips. A destination whose place
+ * is another's is in vips alone. The first eight bytes are the address as on the wire, protocol, 1, and the port as on the wire.
+ * Of an IPv6 address half a word is there, and 2: others may have the same, so only lb/walk/fast_path.h looks there, which compares all of it. */
+#define VIP_PLACES 65536
+struct vip_place {
+	__u64 destination;
+	__u32 number;
+	__u32 fast; /* lb/walk/fast_path.h: row of services, and from bit 0 on cookie_bits - 1; 0: not for this service. As with service_rows this word flips */
+};
+#define FAST_ROW_SHIFT 4
+#define FAST_OTHERS (1u << 31) /* not cookies by IP in IP: programs that only know these share the map during an update, and find no row so far behind */
+_Static_assert(sizeof(struct vip_place) == 16, "vip_place");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__type(key, struct vip_key);
+	__type(value, __u32);
+} vips SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, VIP_PLACES);
+	__type(key, __u32);
+	__type(value, struct vip_place);
+} vip_places SEC(".maps");
+
+inline_always __u64 vip_destination(__be32 address, __be16 port, __u8 protocol)
+{
+	return address | (__u64)protocol << 32 | 1ULL << 40 | (__u64)port << 48;
+}
+
+inline_always __u64 vip_destination6(const __u64 address[2], __be16 port, __u8 protocol)
+{
+	return (address[0] + address[1] * 0x9e3779b97f4a7c15ULL) >> 32 | (__u64)protocol << 32 | 2ULL << 40 | (__u64)port << 48;
+}
+
+inline_always const struct vip_place *find_vip_place(__u64 destination)
+{
+	__u32 index = destination * 0x9e3779b97f4a7c15ULL >> 48;
+	const struct vip_place *place = bpf_map_lookup_elem(&vip_places, &index);
+
+	return place && place->destination == destination ? place : 0;
+}
+
+/* The number of the service of a destination. 0: not ours. */
+inline_always const __u32 *find_vip(const __be32 address[4], __be16 port, __u8 protocol, _Bool ipv6)
+{
+	struct vip_key key = { .port = port, .protocol = protocol, .ipv6 = ipv6 };
+
+	if (!ipv6) {
+		const struct vip_place *place = find_vip_place(vip_destination(address[0], port, protocol));
+
+		if (place)
+			return &place->number;
+	}
+	__builtin_memcpy(key.address, address, 16);
+	return bpf_map_lookup_elem(&vips, &key);
+}

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* hand_on.h - send an encapsulated packet to the next stop that its header names: GUE's, or that of segment routing. */
+#pragma once
+
+#include "wire/kernel.h"
+#include "wire/checksum.h"
+#include "wire/gue.h"
+#include "wire/tunnel.h"
+#include "server/agent.h"
+
+/* The next stop that is not this host, and can be reached. 0: there is none. Counts those that were looked at. */
+inline_always const struct stop *hand_on_choose(const struct tunnel *t, void *data, const void *end, __be32 address[4], __u32 *tried,
+						_Bool *unreachable)
+{
+	__u32 offset = t->next;
+
+#pragma unroll
+	for (int i = 0; i < STOPS_MAX; i++) {
+		__be32 *at = data + (offset & 255);
+		const struct stop *stop;
+
+		if (i >= t->left || (void *)(at + 4) > end) /* behind IPv4 addresses the inner packet follows */
+			return 0;
+		*tried = i + 1;
+		offset += t->routed ? -16 : t->outer_ipv6 ? 16 : 4;
+		__builtin_memset(address, 0, 16);
+		address[0] = at[0];
+		if (t->outer_ipv6) {
+			address[1] = at[1];
+			address[2] = at[2];
+			address[3] = at[3];
+		}
+		stop = bpf_map_lookup_elem(&stop_hops, address); /* user space leaves own addresses out */
+		if (stop && !stop->vlan == (t->l3 == sizeof(struct ethhdr)))
+			return stop;
+		if (!bpf_map_lookup_elem(&own_addresses, address))
+			*unreachable = 1;
+	}
+	return 0;
+}
+
+/* Tunnels that go in circles end. 0: it was the last hop. */
+inline_always _Bool hand_on_age(const struct tunnel *t, void *data, void *end)
+{
+	struct iphdr *ip = data + (t->l3 & 31);
+	struct ipv6hdr *ip6 = (void *)ip;
+	__be16 *word = (__be16 *)&ip->ttl, before;
+
+	if (t->outer_ipv6) {
+		if ((void *)(ip6 + 1) > end || ip6->hop_limit <= 1)
+			return 0;
+		ip6->hop_limit--;
+		return 1;
+	}
+	if ((void *)(ip + 1) > end || ip->ttl <= 1)
+		return 0;
+	before = *word;
+	ip->ttl--;
+	checksum_replace16(&ip->check, before, *word);
+	return 1;
+}
+
+/* The outer header's new destination, and every checksum that covers it. */
+inline_always _Bool hand_on_address(const struct tunnel *t, void *data, void *end, const __be32 address[4],
+				    __be32 stops_before, __be32 stops_after)
+{
+	struct iphdr *ip = data + (t->l3 & 31);
+	struct ipv6hdr *ip6 = (void *)ip;
+	struct udphdr *udp = (void *)ip + (t->outer_ipv6 ? sizeof(*ip6) : sizeof(*ip));
+	_Bool covered;
+
+	if ((void *)(udp + 1) > end || (void *)(t->outer_ipv6 ? (void *)(ip6 + 1) : (void *)(ip + 1)) > end)
+		return 0;
+	covered = !t->routed && udp->check;
+	if (covered)
+		checksum_replace32(&udp->check, stops_before, stops_after);
+	if (!t->outer_ipv6) {
+		if (covered)
+			checksum_replace32(&udp->check, ip->daddr, address[0]);
+		checksum_replace32(&ip->check, ip->daddr, address[0]);
+		ip->daddr = address[0];
+	} else {
+		for (int i = 0; i < 4; i++) {
+			if (covered)
+				checksum_replace32(&udp->check, ip6->daddr.in6_u.u6_addr32[i], address[i]);
+			ip6->daddr.in6_u.u6_addr32[i] = address[i];
+		}
+	}
+	if (covered && !udp->check)
+		udp->check = 0xffff; /* RFC 768: 0 means that there is no checksum */
+	return 1;
+}
+
+/* AGENT_CONTINUE: nobody further; the packet is as it was. */
+inline_always enum agent_verdict hand_on(struct xdp_md *ctx, const struct tunnel *t, int *action)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	__be32 *word = data + (t->stops & 127), before; /* the first of struct gue_stops, where the next stop is counted up, or of struct srh: down */
+	struct ethhdr *eth = data;
+	__be32 address[4];
+	const struct stop *stop;
+	_Bool unreachable = 0;
+	__u32 tried = 0;
+
+	if ((void *)(eth + 1) + sizeof(struct vlan_header) > end || (void *)(word + 1) > end)
+		return DROPPED_MALFORMED_TUNNEL;
+	stop = hand_on_choose(t, data, end, address, &tried, &unreachable);
+	if (!stop)
+		return unreachable ? DROPPED_STOP_UNREACHABLE : AGENT_CONTINUE;
+	if (!hand_on_age(t, data, end))
+		return DROPPED_STOP_EXPIRED;
+	before = *word;
+	*word = bpf_htonl(bpf_ntohl(before) + (t->routed ? -tried : tried << 16));
+	if (!hand_on_address(t, data, end, address, before, *word))
+		return DROPPED_MALFORMED_TUNNEL;
+	__builtin_memcpy(eth->h_dest, stop->destination_mac, 6);
+	__builtin_memcpy(eth->h_source, stop->source_mac, 6);
+	if (stop->vlan)
+		((struct vlan_header *)(eth + 1))->tci = stop->vlan;
+	*action = stop->ifindex == ctx->ingress_ifindex ? XDP_TX : bpf_redirect(stop->ifindex, 0);
+	return HANDED_ON;
+}

@@ -1,0 +1,9 @@
+// Package server has the comments of the verdicts of an agent's programs, for whoever explains a counter.
+package server
+
+import _ "embed"
+
+// Verdicts declares every way out of them.
+//
+//go:embed agent.h
+var Verdicts string

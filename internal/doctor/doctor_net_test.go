@@ -11,9 +11,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/await"
@@ -163,6 +165,43 @@ func setMTU(t *testing.T, space *netspace.Space, mtu int) {
 	onLink(t, space, "eth0", func(link netlink.Link) error { return netlink.LinkSetMTU(link, mtu) })
 }
 
+// expectSilentDrop sends the server a packet of Ethernet's size and then a short one: the short one alone arrives, and no ICMP comes back.
+func (s *site) expectSilentDrop(t *testing.T) {
+	t.Helper()
+	var receiver, sender *net.UDPConn
+	must(t, s.server.Do(func() (err error) {
+		receiver, err = net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(10, 99, 0, 2), Port: 9})
+		return err
+	}))
+	defer receiver.Close()
+	must(t, s.lb.Do(func() (err error) {
+		sender, err = net.DialUDP("udp4", nil, receiver.LocalAddr().(*net.UDPAddr))
+		return err
+	}))
+	defer sender.Close()
+	raw, err := sender.SyscallConn()
+	must(t, err)
+	option := func(do func(fd int) error) {
+		t.Helper()
+		must(t, errors.Join(raw.Control(func(fd uintptr) { err = do(int(fd)) }), err))
+	}
+	option(func(fd int) error {
+		return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO)
+	})
+	for _, size := range []int{1500 - 28, 100} {
+		_, err := sender.Write(make([]byte, size))
+		must(t, err)
+	}
+	must(t, receiver.SetReadDeadline(time.Now().Add(10*time.Second)))
+	if n, err := receiver.Read(make([]byte, 2000)); n != 100 || err != nil {
+		t.Errorf("%d bytes arrive first, %v; want the 100 of the short packet", n, err)
+	}
+	var mtu int
+	if option(func(fd int) (err error) { mtu, err = unix.GetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU); return err }); mtu != 1600 {
+		t.Errorf("the sender takes packets of %d bytes; want 1600, as nobody has said otherwise", mtu)
+	}
+}
+
 // sysctl returns a pair that breaks and mends one setting.
 func sysctl(server bool, key, bad, good string) (breakIt, mend func(*testing.T, *site)) {
 	set := func(value string) func(*testing.T, *site) {
@@ -208,6 +247,10 @@ func breakages() []breakage {
 		}, "vip", doctor.Problem, "ip address add 198.51.100.10/32 dev lo"},
 		{"small MTU at the server", doctor.RoleAgent, func(t *testing.T, s *site) { setMTU(t, s.server, 1500) },
 			func(t *testing.T, s *site) { setMTU(t, s.server, 1600) }, "mtu", doctor.Warning, "advmss"},
+		{"a smaller MTU than load balancers have", doctor.RoleAgent, func(t *testing.T, s *site) {
+			setMTU(t, s.server, 1400)
+			s.expectSilentDrop(t)
+		}, func(t *testing.T, s *site) { setMTU(t, s.server, 1600) }, "mtu", doctor.Warning, "advmss 1316"},
 		{"small MTU at the load balancer", doctor.RoleLB, func(t *testing.T, s *site) { setMTU(t, s.lb, 1500) },
 			func(t *testing.T, s *site) { setMTU(t, s.lb, 1600) }, "mtu", doctor.Warning, "raise the fabric's MTU to 1544"},
 		{"peer of veth with GRO alone", doctor.RoleLB, func(t *testing.T, s *site) { s.asleep = true },

@@ -270,12 +270,20 @@ func judgeReturnMTU(f *facts) (out []Finding) {
 				continue
 			}
 			out = append(out, Finding{"mtu", d.Name, Warning,
-				fmt.Sprintf("MTU %d less %d of encapsulation is too little for packets of %d bytes: clients find out by ICMP, and hang where it is filtered",
-					d.MTU, need.extra, clientMTU),
+				fmt.Sprintf("MTU %d less %d of encapsulation is too little for packets of %d bytes: %s", d.MTU, need.extra, clientMTU, narrowness(d.MTU)),
 				fmt.Sprintf("ip link set %s mtu %d, and the fabric likewise, or ip route change default via ROUTER advmss %d", d.Name, clientMTU+need.extra, mss)})
 		}
 	}
 	return out
+}
+
+// narrowness is what clients see of a device that takes too little. An MTU below that of Ethernet is often one host's alone: load balancers
+// go by their own device and route, and a receiver drops what is too long without ICMP.
+func narrowness(mtu int) string {
+	if mtu < clientMTU {
+		return "unless load balancers have this MTU on their path, too, the device drops longer packets without ICMP, and clients that send much hang"
+	}
+	return "clients find out by ICMP, and hang where it is filtered"
 }
 
 func judgeListeners(f *facts) (out []Finding) {

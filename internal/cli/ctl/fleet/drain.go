@@ -83,8 +83,8 @@ func drainUncut(fleet ballastv1connect.FleetClient, ctx context.Context, request
 
 // drained is how the waiting ended, as --json prints it.
 type drained struct {
-	Service   string  `json:"service"`
-	Server    string  `json:"server"`
+	Service   string   `json:"service"`
+	Server    string   `json:"server"`
 	Remaining *uint64  `json:"connections"` // null: it is not known
 	Exact     bool     `json:"connections_exact"`
 	OneNode   bool     `json:"one_node"` // who was asked speaks for itself alone

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"net/http"
 	"net/netip"
-	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -21,7 +20,6 @@ import (
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/machine/follow"
 	"github.com/ballast-lb/ballast/internal/machine/health"
-	"github.com/ballast-lb/ballast/internal/machine/rotation"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
@@ -77,8 +75,9 @@ const manyChanges = 16
 // and takes their reports. All methods are safe for concurrent use and return at once, whatever peers do: what waits for a
 // peer is a set of names, so the newest state and the newest weights of a service take the place of older ones.
 type Hub struct {
-	options Options
-	metrics metrics
+	options   Options
+	metrics   metrics
+	admission *admission
 
 	setting sync.Mutex // held while a view is taken; services change under both locks
 
@@ -87,8 +86,7 @@ type Hub struct {
 	revision uint64
 	keys     model.Keys
 	keyed    uint64 // revision in which keys became what they are
-	tickets  rotation.TicketKeys
-	derived  map[string]*ballastv1.ServiceTicketKeys // of these, by service: those that an agent was told of
+	tickets  serviceTickets
 	nodes    *ballastv1.Nodes
 	services map[string]*service
 	weights  map[string]*softWeights
@@ -98,14 +96,10 @@ type Hub struct {
 	lost     map[peerKey]*ballastv1.NodeStatus // that were among them, see lose
 	lbs      map[string]*peer                  // those of peers that are load balancers
 	listed   []string                          // load balancers that Remember was given last
-	joins    map[peerKey]*rate.Limiter
-	said     map[string]time.Time // when it was logged that a peer was refused, and why
 
 	unable bool // this controller judges nobody
 
-	alive   []string             // controllers, by name
-	sources map[string]lbSources // by load balancer
-	tunnels *ballastv1.TunnelSources
+	sources *tunnelSources
 	revoked []*ballastv1.Revocation // certificates
 
 	replicas    *ballastv1.ReplicaView       // nil: there was none yet
@@ -156,9 +150,9 @@ func New(o Options) *Hub {
 		o.Identify = Certified
 	}
 	h := &Hub{options: o, services: map[string]*service{}, weights: map[string]*softWeights{}, counts: map[string]*openCounts{}, checks: map[string][]string{},
-		peers: map[peerKey]*peer{}, lost: map[peerKey]*ballastv1.NodeStatus{}, lbs: map[string]*peer{}, joins: map[peerKey]*rate.Limiter{}, said: map[string]time.Time{},
-		sources: map[string]lbSources{}, tunnels: &ballastv1.TunnelSources{Controller: o.Name}, ringReports: map[string]replicaReport{}}
-	h.metrics = newMetrics()
+		peers: map[peerKey]*peer{}, lost: map[peerKey]*ballastv1.NodeStatus{}, lbs: map[string]*peer{},
+		sources: newTunnelSources(o.Name), ringReports: map[string]replicaReport{}}
+	h.metrics, h.admission = newMetrics(), newAdmission(l.Joins)
 	return h
 }
 
@@ -236,11 +230,8 @@ func (h *Hub) SetState(view *engine.View) {
 	if newKeys || complete {
 		h.keyed = view.Revision
 	}
-	newTickets := !reflect.DeepEqual(view.Tickets, h.tickets)
-	if newTickets {
-		h.derived = map[string]*ballastv1.ServiceTicketKeys{}
-	}
-	h.known, h.revision, h.keys, h.tickets, h.nodes, h.services = true, view.Revision, view.Keys, view.Tickets, nodes, services
+	newTickets := h.tickets.set(view.Tickets)
+	h.known, h.revision, h.keys, h.nodes, h.services = true, view.Revision, view.Keys, nodes, services
 	for name, change := range changes {
 		if change.after == nil {
 			delete(h.weights, name)

@@ -12,7 +12,6 @@ import (
 	"unicode"
 
 	"connectrpc.com/connect"
-	"golang.org/x/time/rate"
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
@@ -118,7 +117,7 @@ func (h *Hub) admit(s *stream, c *call) (*peer, *refusal) {
 			fmt.Sprintf("the certificate is for %s %s, not for %s: start the node under the name of its certificate", identity.Role, identity.Name, hello.Name)}
 	}
 	p := newPeer(identity, hello, c, &h.options.Limits)
-	if !h.mayJoin(p.key()) {
+	if !h.admission.allows(p.key()) {
 		return nil, &refusal{"joins", connect.CodeResourceExhausted,
 			fmt.Sprintf("%s %s joins too often: is there another node of that name?", identity.Role, identity.Name)}
 	}
@@ -148,33 +147,10 @@ func (h *Hub) confirm(ctx context.Context, p *peer) *refusal {
 	return nil
 }
 
-func (h *Hub) mayJoin(key peerKey) bool {
-	const atOnce = 10
-	h.mutex.Lock()
-	defer h.mutex.Unlock()
-	limiter := h.joins[key]
-	if limiter == nil {
-		limiter = rate.NewLimiter(h.options.Limits.Joins, atOnce)
-		h.joins[key] = limiter
-	}
-	return limiter.Allow()
-}
-
 // refuse counts, and says it once an hour for each peer and reason.
 func (h *Hub) refuse(c *call, r *refusal) {
-	const remembered, again = 1000, time.Hour
 	h.metrics.refused.WithLabelValues(r.kind).Inc()
-	host := hostOf(c.request.RemoteAddr)
-	h.mutex.Lock()
-	known := time.Since(h.said[host+r.why]) < again
-	if len(h.said) >= remembered {
-		clear(h.said)
-	}
-	if !known {
-		h.said[host+r.why] = time.Now()
-	}
-	h.mutex.Unlock()
-	if !known {
+	if h.admission.logs(hostOf(c.request.RemoteAddr), r.why) {
 		h.options.Log.Warn("node refused", "address", c.request.RemoteAddr, "reason", r.why)
 	}
 }
@@ -215,7 +191,8 @@ func (h *Hub) leave(p *peer, why error) {
 		h.lose(p)
 		if h.lbs[p.identity.Name] == p {
 			delete(h.lbs, p.identity.Name)
-			h.loseSources(p.identity.Name)
+			h.sources.left(p.identity.Name)
+			h.spreadSources()
 		}
 	}
 	h.mutex.Unlock()

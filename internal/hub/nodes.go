@@ -56,7 +56,7 @@ func (h *Hub) Nodes() (nodes []*ballastv1.NodeStatus) {
 	for _, p := range h.peers {
 		n := p.status(now)
 		n.Epochs, n.Epoch = h.epochs(p)
-		if p.identity.Role == pki.LB && len(h.sources[p.identity.Name].addresses) == 0 {
+		if p.identity.Role == pki.LB && h.sources.silent(p.identity.Name) {
 			n.Problems = append(n.Problems, "it tells no address that its tunnels come from, so agents accept tunnels from every address: upgrade it or, if nobody knows it, see \"Lost key\" in docs/run/operate.md")
 		}
 		if len(h.revoked) > 0 && !p.takesRevocations {
@@ -100,7 +100,7 @@ func (h *Hub) Forget(name string) (forgotten []string, err error) {
 	switch {
 	case len(forgotten) > 0:
 		if h.peers[peerKey{pki.LB, name}] == nil {
-			delete(h.sources, name)
+			delete(h.sources.of, name)
 			delete(h.ringReports, name)
 			h.spreadSources()
 		}

@@ -177,7 +177,7 @@ func (h *Hub) next(p *peer) *frame {
 		return messageFrame(&ballastv1.ToNode{Message: &ballastv1.ToNode_Judging{Judging: &ballastv1.Judging{Able: !h.unable}}})
 	case p.tunnels:
 		p.tunnels = false
-		return messageFrame(&ballastv1.ToNode{Message: &ballastv1.ToNode_Sources{Sources: h.tunnels}})
+		return messageFrame(&ballastv1.ToNode{Message: &ballastv1.ToNode_Sources{Sources: h.sources.list}})
 	case !h.known:
 		return nil
 	case p.complete || p.keys || p.tickets || p.nodes || len(p.dirty) > 0:
@@ -212,7 +212,7 @@ func (h *Hub) nextState(p *peer) *frame {
 		rest.Nodes = h.nodes
 	}
 	if p.identity.Role == pki.Agent && (p.complete || p.tickets) {
-		rest.Tickets = h.ticketsFor(&p.identity)
+		rest.Tickets = h.tickets.of(&p.identity, h.services)
 	}
 	names := maps.Keys(p.dirty)
 	if p.complete {

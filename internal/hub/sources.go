@@ -43,11 +43,76 @@ func (s *lbSources) take(told []netip.Addr, now time.Time) {
 	}
 }
 
+// tunnelSources are the addresses that tunnels of all load balancers come from. The hub's lock guards them: a load balancer's addresses are
+// on the list of every agent before it is sent any state.
+type tunnelSources struct {
+	controller string
+	alive      []string             // controllers, by name
+	of         map[string]lbSources // by load balancer
+	list       *ballastv1.TunnelSources
+}
+
+func newTunnelSources(controller string) *tunnelSources {
+	return &tunnelSources{controller: controller, of: map[string]lbSources{}, list: &ballastv1.TunnelSources{Controller: controller}}
+}
+
+// take takes the addresses of a load balancer, and reports whether it has begun to have more than are kept.
+func (t *tunnelSources) take(name string, told, own []string) (exceeds bool) {
+	s := t.of[name]
+	before := s.tooMany
+	s.take(hostAddresses(told), time.Now())
+	if len(own) > 0 {
+		s.own = hostAddresses(own)
+	}
+	t.of[name] = s
+	return s.tooMany && !before
+}
+
+// left notes that the stream of a load balancer has ended.
+func (t *tunnelSources) left(name string) {
+	gone := t.of[name]
+	gone.left = time.Now()
+	t.of[name] = gone
+}
+
+// silent reports whether a load balancer tells no address.
+func (t *tunnelSources) silent(name string) bool { return len(t.of[name].addresses) == 0 }
+
+// owners adds the load balancers' own addresses.
+func (t *tunnelSources) owners(owners map[netip.Addr]string) {
+	for name, s := range t.of {
+		for _, address := range s.own {
+			owners[address] = "load balancer " + name
+		}
+	}
+}
+
+// renew rebuilds the list for agents and reports whether it has changed. Load balancers that left more than LostLife ago are dropped.
+func (t *tunnelSources) renew() (changed bool) {
+	maps.DeleteFunc(t.of, func(_ string, s lbSources) bool { return !s.left.IsZero() && time.Since(s.left) > LostLife })
+	list := &ballastv1.TunnelSources{Controller: t.controller, Alive: t.alive}
+	for _, name := range slices.Sorted(maps.Keys(t.of)) {
+		if t.silent(name) {
+			list.Silent = append(list.Silent, name)
+		}
+		for _, address := range t.of[name].addresses {
+			list.Addresses = append(list.Addresses, address.String())
+		}
+	}
+	slices.Sort(list.Addresses)
+	list.Addresses = slices.Compact(list.Addresses)
+	if proto.Equal(list, t.list) {
+		return false
+	}
+	t.list = list
+	return true
+}
+
 // SetControllers takes the names of the controllers that live, this one included. None: it does not know.
 func (h *Hub) SetControllers(names []string) {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
-	h.alive = slices.Clone(names)
+	h.sources.alive = slices.Clone(names)
 	h.spreadSources()
 }
 
@@ -56,11 +121,7 @@ func (h *Hub) OwnAddresses() map[netip.Addr]string {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
 	owners := map[netip.Addr]string{}
-	for name, s := range h.sources {
-		for _, address := range s.own {
-			owners[address] = "load balancer " + name
-		}
-	}
+	h.sources.owners(owners)
 	for _, p := range h.peers {
 		if p.identity.Role == pki.Agent {
 			for _, address := range p.identity.Addresses {
@@ -77,23 +138,9 @@ func (h *Hub) takeSources(p *peer, told, own []string) {
 	if p.identity.Role != pki.LB || h.peers[p.key()] != p {
 		return
 	}
-	s := h.sources[p.identity.Name]
-	before := s.tooMany
-	if s.take(hostAddresses(told), time.Now()); s.tooMany && !before {
+	if h.sources.take(p.identity.Name, told, own) {
 		h.options.Log.Warn("a load balancer reports more addresses than agents are sent of one within a day: the others are left out", "name", p.identity.Name, "most", sourcesOfOne)
 	}
-	if len(own) > 0 {
-		s.own = hostAddresses(own)
-	}
-	h.sources[p.identity.Name] = s
-	h.spreadSources()
-}
-
-// loseSources takes note of the end of a load balancer's stream. The caller holds the lock.
-func (h *Hub) loseSources(name string) {
-	gone := h.sources[name]
-	gone.left = time.Now()
-	h.sources[name] = gone
 	h.spreadSources()
 }
 
@@ -109,22 +156,9 @@ func hostAddresses(texts []string) (addresses []netip.Addr) {
 
 // spreadSources has agents told if there is anything new. The caller holds the lock.
 func (h *Hub) spreadSources() {
-	maps.DeleteFunc(h.sources, func(_ string, s lbSources) bool { return !s.left.IsZero() && time.Since(s.left) > LostLife })
-	list := &ballastv1.TunnelSources{Controller: h.options.Name, Alive: h.alive}
-	for _, name := range slices.Sorted(maps.Keys(h.sources)) {
-		if len(h.sources[name].addresses) == 0 {
-			list.Silent = append(list.Silent, name)
-		}
-		for _, address := range h.sources[name].addresses {
-			list.Addresses = append(list.Addresses, address.String())
-		}
-	}
-	slices.Sort(list.Addresses)
-	list.Addresses = slices.Compact(list.Addresses)
-	if proto.Equal(list, h.tunnels) {
+	if !h.sources.renew() {
 		return
 	}
-	h.tunnels = list
 	for _, p := range h.peers {
 		if p.identity.Role == pki.Agent {
 			p.tunnels = true

@@ -59,9 +59,9 @@ func TestAgentsAreToldWhereTunnelsComeFrom(t *testing.T) {
 	joinFrom(t, address, ca.Issue(pki.LB, "lb2"), "10.0.0.12")
 	late.Sources("one is upgraded", hasSources("10.0.0.11 10.0.0.12 10.0.0.19", ""))
 	hub.mutex.Lock()
-	gone := hub.sources["lb1"]
+	gone := hub.sources.of["lb1"]
 	gone.left = time.Now().Add(-LostLife - time.Second)
-	hub.sources["lb1"] = gone
+	hub.sources.of["lb1"] = gone
 	hub.mutex.Unlock()
 	joinFrom(t, address, ca.Issue(pki.LB, "lb3"), "10.0.0.13")
 	late.Sources("a day later", hasSources("10.0.0.12 10.0.0.13", ""))
@@ -108,8 +108,8 @@ func TestOnlyAddressesOfHostsAreTakenAndNotWithoutEnd(t *testing.T) {
 	lb.Send(conditionAt("10.2.0.1", "10.1.0.7"))
 	agent.Sources("others the same day", hasSources("10.1.0.7", ""))
 	hub.mutex.Lock()
-	for known := range hub.sources["lb1"].known {
-		hub.sources["lb1"].known[known] = time.Now().Add(-LostLife - time.Second)
+	for known := range hub.sources.of["lb1"].known {
+		hub.sources.of["lb1"].known[known] = time.Now().Add(-LostLife - time.Second)
 	}
 	hub.mutex.Unlock()
 	lb.Send(conditionAt("10.2.0.1", "10.1.0.7"))
@@ -132,7 +132,7 @@ func TestAStreamThatWasReplacedSaysNothingOfAddresses(t *testing.T) {
 	hub.peers[now.key()] = now
 	hub.takeSources(now, []string{"10.0.0.11"}, nil)
 	hub.takeSources(before, []string{"203.0.113.1"}, nil)
-	if !hasSources("10.0.0.11", "")(hub.tunnels) {
-		t.Errorf("told is %v", hub.tunnels)
+	if !hasSources("10.0.0.11", "")(hub.sources.list) {
+		t.Errorf("told is %v", hub.sources.list)
 	}
 }

@@ -3,6 +3,7 @@ package hub
 
 import (
 	"maps"
+	"reflect"
 	"slices"
 
 	"github.com/ballast-lb/ballast/internal/api"
@@ -11,20 +12,36 @@ import (
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
-// ticketsFor are the keys of the services that an agent's host is a server of; those of others it forgets. The caller holds the lock.
-func (h *Hub) ticketsFor(who *pki.Identity) *ballastv1.TicketKeys {
+// serviceTickets are the keys of session tickets, of which those of a service are derived when an agent is first told them. The hub's lock
+// guards them.
+type serviceTickets struct {
+	keys    rotation.TicketKeys
+	derived map[string]*ballastv1.ServiceTicketKeys // by service
+}
+
+// set takes the keys and reports whether they are other ones.
+func (t *serviceTickets) set(keys rotation.TicketKeys) (changed bool) {
+	if reflect.DeepEqual(keys, t.keys) {
+		return false
+	}
+	t.keys, t.derived = keys, map[string]*ballastv1.ServiceTicketKeys{}
+	return true
+}
+
+// of are the keys of the services that an agent's host is a server of; those of others it forgets.
+func (t *serviceTickets) of(who *pki.Identity, services map[string]*service) *ballastv1.TicketKeys {
 	told := &ballastv1.TicketKeys{}
-	if h.tickets.Current == 0 {
+	if t.keys.Current == 0 {
 		return told
 	}
-	for _, name := range slices.Sorted(maps.Keys(h.services)) {
-		if !h.services[name].grants(who) {
+	for _, name := range slices.Sorted(maps.Keys(services)) {
+		if !services[name].grants(who) {
 			continue
 		}
-		keys := h.derived[name]
+		keys := t.derived[name]
 		if keys == nil {
-			keys = api.TicketsToProto(name, h.tickets.Of(name))
-			h.derived[name] = keys
+			keys = api.TicketsToProto(name, t.keys.Of(name))
+			t.derived[name] = keys
 		}
 		told.Services = append(told.Services, keys)
 	}

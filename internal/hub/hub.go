@@ -102,10 +102,7 @@ type Hub struct {
 	sources *tunnelSources
 	revoked []*ballastv1.Revocation // certificates
 
-	replicas    *ballastv1.ReplicaView       // nil: there was none yet
-	signed      *ballastv1.SignedReplicaView // the same; nil: nobody signs it
-	starts      map[string][]*ballastv1.ReplicaSync
-	ringReports map[string]replicaReport // by load balancer
+	ring *ring
 }
 
 // service is one service in the form that it is sent in.
@@ -151,7 +148,7 @@ func New(o Options) *Hub {
 	}
 	h := &Hub{options: o, services: map[string]*service{}, weights: map[string]*softWeights{}, counts: map[string]*openCounts{}, checks: map[string][]string{},
 		peers: map[peerKey]*peer{}, lost: map[peerKey]*ballastv1.NodeStatus{}, lbs: map[string]*peer{},
-		sources: newTunnelSources(o.Name), ringReports: map[string]replicaReport{}}
+		sources: newTunnelSources(o.Name), ring: newRing(o.Credentials, o.Log)}
 	h.metrics, h.admission = newMetrics(), newAdmission(l.Joins)
 	return h
 }

@@ -169,7 +169,7 @@ func (h *Hub) enter(p *peer) {
 	h.takeSources(p, p.addresses, nil) // agents are told before it can forward what it is told
 	if p.identity.Role == pki.LB {
 		h.lbs[p.identity.Name] = p
-		p.replicas, p.judging = h.replicas != nil, h.unable
+		p.replicas, p.judging = h.ring.view != nil, h.unable
 		for name := range h.weights {
 			p.weights[name] = 0
 			p.queue = append(p.queue, name)

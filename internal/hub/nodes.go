@@ -101,7 +101,7 @@ func (h *Hub) Forget(name string) (forgotten []string, err error) {
 	case len(forgotten) > 0:
 		if h.peers[peerKey{pki.LB, name}] == nil {
 			delete(h.sources.of, name)
-			delete(h.ringReports, name)
+			delete(h.ring.reports, name)
 			h.spreadSources()
 		}
 		return forgotten, nil

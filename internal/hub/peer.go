@@ -184,7 +184,7 @@ func (h *Hub) next(p *peer) *frame {
 		return h.nextState(p)
 	case p.replicas:
 		p.replicas = false
-		return messageFrame(h.replicasFor(p))
+		return messageFrame(h.ring.message(p.identity.Name))
 	case p.checks:
 		p.checks = false
 		return messageFrame(&ballastv1.ToNode{Message: &ballastv1.ToNode_Checks{Checks: &ballastv1.Checks{Services: h.checks[p.identity.Name]}}})

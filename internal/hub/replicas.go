@@ -3,6 +3,7 @@ package hub
 
 import (
 	"bytes"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"time"
@@ -23,43 +24,65 @@ type replicaReport struct {
 	at time.Time
 }
 
-// SetReplicas says who keeps the replicated table, and which syncs each load balancer is to lead.
-func (h *Hub) SetReplicas(view *ballastv1.ReplicaView, starts map[string][]*ballastv1.ReplicaSync) {
+// ring is who keeps the replicated table, and what load balancers say of it. The hub's lock guards it.
+type ring struct {
+	credentials *pki.Credentials // sign it; nil: nobody does
+	log         *slog.Logger
+
+	view    *ballastv1.ReplicaView       // nil: there was none yet
+	signed  *ballastv1.SignedReplicaView // the same; nil: nobody signs it
+	starts  map[string][]*ballastv1.ReplicaSync
+	reports map[string]replicaReport // by load balancer
+}
+
+func newRing(credentials *pki.Credentials, log *slog.Logger) *ring {
+	return &ring{credentials: credentials, log: log, reports: map[string]replicaReport{}}
+}
+
+// set takes a ring and the syncs that load balancers are to lead. It returns whether a load balancer has to be told.
+func (r *ring) set(view *ballastv1.ReplicaView, starts map[string][]*ballastv1.ReplicaSync) (news func(lb string) bool) {
 	same := func(a, b *ballastv1.ReplicaSync) bool { return proto.Equal(a, b) }
-	h.mutex.Lock()
-	defer h.mutex.Unlock()
-	changed := !proto.Equal(view, h.replicas)
-	if c := h.options.Credentials; c != nil && (changed || h.signed == nil || !bytes.Equal(h.signed.Certificate, c.Own().Raw)) {
-		h.signed, changed = h.sign(view), true
+	changed := !proto.Equal(view, r.view)
+	if c := r.credentials; c != nil && (changed || r.signed == nil || !bytes.Equal(r.signed.Certificate, c.Own().Raw)) {
+		r.signed, changed = r.sign(view), true
 	}
-	for name, p := range h.lbs {
-		if changed || !slices.EqualFunc(starts[name], h.starts[name], same) {
-			p.replicas = true
-			p.wakeUp()
-		}
-	}
-	h.replicas, h.starts = view, starts
+	before := r.starts
+	r.view, r.starts = view, starts
+	return func(lb string) bool { return changed || !slices.EqualFunc(starts[lb], before[lb], same) }
 }
 
 // sign answers for a ring. nil: that failed, and load balancers can only hear it here.
-func (h *Hub) sign(view *ballastv1.ReplicaView) *ballastv1.SignedReplicaView {
+func (r *ring) sign(view *ballastv1.ReplicaView) *ballastv1.SignedReplicaView {
 	text, err := proto.Marshal(view)
 	var signed pki.Signed
 	if err == nil {
-		signed, err = h.options.Credentials.Sign(replica.SignedRing, text)
+		signed, err = r.credentials.Sign(replica.SignedRing, text)
 	}
 	if err != nil {
-		h.options.Log.Error("the ring of load balancers is not signed: those that hear no controller do not learn it from others", "error", err)
+		r.log.Error("the ring of load balancers is not signed: those that hear no controller do not learn it from others", "error", err)
 		return nil
 	}
 	return &ballastv1.SignedReplicaView{View: signed.Text, Certificate: signed.Certificate, Signature: signed.Signature}
 }
 
-// replicasFor is what a load balancer is told. The caller holds the lock.
-func (h *Hub) replicasFor(p *peer) *ballastv1.ToNode {
-	view := proto.CloneOf(h.replicas)
-	view.Starts, view.Signed = h.starts[p.identity.Name], h.signed
+// message is what a load balancer is told.
+func (r *ring) message(lb string) *ballastv1.ToNode {
+	view := proto.CloneOf(r.view)
+	view.Starts, view.Signed = r.starts[lb], r.signed
 	return &ballastv1.ToNode{Message: &ballastv1.ToNode_Replicas{Replicas: view}}
+}
+
+// SetReplicas says who keeps the replicated table, and which syncs each load balancer is to lead.
+func (h *Hub) SetReplicas(view *ballastv1.ReplicaView, starts map[string][]*ballastv1.ReplicaSync) {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	news := h.ring.set(view, starts)
+	for name, p := range h.lbs {
+		if news(name) {
+			p.replicas = true
+			p.wakeUp()
+		}
+	}
 }
 
 // takeReplica takes what a load balancer says, if its stream is the newest of it. What makes no sense is cut short. Nobody knows of which host it is where
@@ -71,7 +94,7 @@ func (h *Hub) takeReplica(p *peer, told *ballastv1.ReplicaReport) {
 	told.Syncs = told.Syncs[:min(len(told.Syncs), mostSyncs)]
 	h.mutex.Lock()
 	if h.peers[p.key()] == p && p.contested() == "" {
-		h.ringReports[p.identity.Name] = replicaReport{told, time.Now()}
+		h.ring.reports[p.identity.Name] = replicaReport{told, time.Now()}
 	}
 	h.mutex.Unlock()
 	if h.options.Replicated != nil {
@@ -81,9 +104,9 @@ func (h *Hub) takeReplica(p *peer, told *ballastv1.ReplicaReport) {
 
 // forgetReplicas forgets what was said long ago. The caller holds the lock.
 func (h *Hub) forgetReplicas() {
-	for name, r := range h.ringReports {
+	for name, r := range h.ring.reports {
 		if time.Since(r.at) > LostLife && h.peers[peerKey{pki.LB, name}] == nil {
-			delete(h.ringReports, name)
+			delete(h.ring.reports, name)
 		}
 	}
 }
@@ -93,7 +116,7 @@ func (h *Hub) ReplicaReports() (reports []replica.Report) {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
 	h.forgetReplicas()
-	for name, r := range h.ringReports {
+	for name, r := range h.ring.reports {
 		report := replica.Report{Name: name, Age: time.Since(r.at), Incarnation: r.Incarnation, View: r.View, Synced: r.Synced, Done: r.Done,
 			Heard: numbers(r.Heard), Silent: numbers(r.Silent)}
 		address, err := netip.ParseAddrPort(r.Address)
@@ -109,7 +132,7 @@ func (h *Hub) ReplicaReports() (reports []replica.Report) {
 func (h *Hub) ReplicaReport(name string) (report *ballastv1.ReplicaReport, age time.Duration) {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
-	r := h.ringReports[name]
+	r := h.ring.reports[name]
 	return r.ReplicaReport, time.Since(r.at)
 }
 

@@ -1,5 +1,16 @@
 // Package hub serves the streams of a fleet's nodes: it tells them the desired state and weights, and takes their reports. Controllers run
 // one, and a load balancer that runs by a file, for its agents.
+//
+// One lock, Hub.mutex, covers the peers and all that they are told, because these hold across topics:
+//   - A new stream is told everything first and then what changes: enter marks it for all of each topic in the moment in which it becomes
+//     a peer (TestANodeIsToldEverythingFirstAndThenWhatChanges).
+//   - Revocations come before everything else (TestNodesAreToldWhoIsRevokedBeforeAnythingElse), and state before weights
+//     (TestStateIsNeverDelayedByWeights).
+//   - A load balancer's addresses are on the agents' list before it is sent state (TestAgentsAreToldWhereTunnelsComeFrom).
+//   - A stream that was replaced changes no addresses (TestAStreamThatWasReplacedSaysNothingOfAddresses).
+//
+// The types tunnelSources, serviceTickets and ring keep a topic under that lock, and know no peers. Hub.setting comes before Hub.mutex;
+// admission has a lock of its own, and takes no other.
 package hub
 
 import (

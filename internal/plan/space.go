@@ -1,8 +1,15 @@
 package plan
 
 import (
+	"errors"
 	"fmt"
 	"slices"
+)
+
+// Names of what flags make room for.
+const (
+	spaceOfServers = "servers"
+	spaceOfSlots   = "table slots"
 )
 
 // span is a range of indexes of one table.
@@ -36,7 +43,37 @@ func (s *space) take(count uint32) (span, error) {
 		}
 		return got, nil
 	}
-	return span{}, fmt.Errorf("no room for %d more %s: raise the limit (ballast lb --help) or use fewer", count, s.name)
+	return span{}, &noRoom{s.name, count}
+}
+
+// noRoom is what a space says that is full.
+type noRoom struct {
+	space string
+	count uint32
+}
+
+func (e *noRoom) Error() string {
+	return fmt.Sprintf("no room for %d more %s: raise the limit (ballast lb --help) or use fewer", e.count, e.space)
+}
+
+// withRemedy names the flag of what is full, and the least that would do for these services: one index names none.
+func withRemedy(err error, images []image) error {
+	var full *noRoom
+	if !errors.As(err, &full) {
+		return err
+	}
+	var servers, slots int
+	for i := range images {
+		servers += len(images[i].servers)
+		slots += len(images[i].slots)
+	}
+	switch full.space {
+	case spaceOfServers:
+		return fmt.Errorf("no room for %d servers (counted once per service): start the load balancer with --max-servers %d or more, or use fewer", servers, servers+1)
+	case spaceOfSlots:
+		return fmt.Errorf("no room for %d table slots, twice which changes take: start the load balancer with --max-slots %d or more, or use fewer", slots, 2*slots)
+	}
+	return err
 }
 
 // fits reports whether take would find a range.

@@ -69,9 +69,9 @@ func NewTables(l Limits) *Tables {
 		numbers:     newSpace("services", 1, l.Services+1),
 		serviceRows: newSpace("service rows", 1, services),
 		serverRows:  newSpace("server rows", 1, servers),
-		counters:    newSpace("servers", 1, l.Servers),
+		counters:    newSpace(spaceOfServers, 1, l.Servers),
 		ids:         newSpace("server ids", 0, l.ServerIDs),
-		slots:       newSpace("table slots", 0, l.Slots),
+		slots:       newSpace(spaceOfSlots, 0, l.Slots),
 		rounds:      newSpace("turns", 0, l.Rounds),
 		blocks:      newSpace("blocks of table entries", 0, l.Entries/conntable.BlockEntries),
 		configs:     newSpace("services with affinity quic or session tls", 1, QUICGroups),
@@ -183,7 +183,7 @@ func (u *update) run(want *Want) error {
 	images := compileAll(want, services)
 	for i, p := range services {
 		if err := u.publish(p, images[i]); err != nil {
-			return fmt.Errorf("service %s: %w", p.name, err)
+			return fmt.Errorf("service %s: %w", p.name, withRemedy(err, images))
 		}
 	}
 	gone := slices.DeleteFunc(slices.Clone(u.tables.services), func(p *published) bool { return kept[p] })
@@ -195,8 +195,8 @@ func (u *update) run(want *Want) error {
 	}
 	u.tables.rememberVIPs(vipsBefore, vips)
 	if room := u.tables.limits.Servers; len(returns) > int(room) {
-		return fmt.Errorf("no room for %d sources of answers (servers times ports of return: through services), only for %d: raise the limit of servers (ballast lb --help) or use fewer ports",
-			len(returns), room)
+		return fmt.Errorf("no room for %d sources of answers (servers times ports of return: through services), only for %d: start the load balancer with --max-servers %d or more, or use fewer ports",
+			len(returns), room, len(returns))
 	}
 	u.moveReturns(returnsBefore, returns, func() {
 		u.changes = append(u.changes, u.flips...)

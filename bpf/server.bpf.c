@@ -34,6 +34,7 @@
 #include "server/timestamp/renew.h"
 #include "server/timestamp/translated.h"
 #include "server/timestamp/stray.h"
+#include "server/takeover/refused.h"
 #include "server/takeover/take_over.h"
 #include "server/takeover/make_way.h"
 #include "wire/tunnel.h"
@@ -328,6 +329,7 @@ inline_always enum agent_verdict mark(struct __sk_buff *skb)
 {
 	struct bpf_sock *sk = skb->sk, *full = sk ? bpf_sk_fullsock(sk) : 0;
 	const struct served *served;
+	enum agent_verdict verdict;
 	struct hold_back *h = 0;
 	struct flow f = {};
 
@@ -345,8 +347,13 @@ inline_always enum agent_verdict mark(struct __sk_buff *skb)
 	served = served_find(&f.key);
 	if (!served || !(served->flags & (f.tcp_flags & TCP_FLAG_SYN_BIT ? SERVED_COOKIE : SERVED_COOKIE | SERVED_RETIRED)))
 		return EGRESS_NOT_SERVED;
-	if (flow_find_timestamp(&f, skb) != TIMESTAMP_FOUND)
-		return no_timestamp(&f);
+	if (flow_find_timestamp(&f, skb) != TIMESTAMP_FOUND) {
+		verdict = no_timestamp(&f);
+		if (verdict == EGRESS_RESET_NO_TIMESTAMP && served->flags & SERVED_TAKES_OVER && (!full || full->type != SOCKET_TYPE_STREAM) &&
+		    was_taken(skb, served, &f))
+			return EGRESS_RESET_TAKEN_OVER;
+		return verdict;
+	}
 	if (rewritten_before(skb, &f, TO_CLIENT))
 		return is_renewing() ? EGRESS_COPIED : EGRESS_MARKED_ABOVE;
 	if (is_translated(skb, &f, sk, full) || (!sk && f.tcp_flags & TCP_FLAG_SYN_BIT && is_translated_cookie(skb, &f))) {

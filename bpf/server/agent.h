@@ -53,6 +53,7 @@ enum agent_verdict {
 	EGRESS_NOT_SERVED, /* for no service */
 	EGRESS_NO_TIMESTAMP, /* the connection has no timestamps */
 	EGRESS_RESET_NO_TIMESTAMP, /* an RST, which has no timestamp */
+	EGRESS_RESET_TAKEN_OVER, /* session: tls: the kernel resets a connection that it took over within the last 100 ms. Worry: any: ballast ctl status says why */
 	EGRESS_MARKED_SYN_ACK, /* a SYN-ACK with a cookie. Worry: it stops growing */
 	EGRESS_MARKED_UNKNOWN_COLUMN, /* affinity history: a packet of a new connection whose candidate is not known; marked as of the first. Worry: it grows */
 	EGRESS_MARKED, /* a packet with a cookie: the normal case. Worry: it stops growing */

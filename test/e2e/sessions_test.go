@@ -33,6 +33,16 @@ func TestPagesOfABrowserResumeTheirSessions(t *testing.T) {
 	logMeasured(t, run(t, "sessions-chromium"))
 }
 
+// Promise: Connections of `session: tls` are established on servers that have Docker's NAT rules; if the kernel
+// resets them, the agent reports it.
+// Also held by TestHellosAreResetWhereTheKernelTracksThem and TestResetsOfOthersAreNotThoseOfTheKernel.
+func TestConnectionsOfATLSSessionComeToBeOnHostsWithDocker(t *testing.T) {
+	if _, err := exec.LookPath("nft"); err != nil {
+		t.Skip("needs nftables:", err)
+	}
+	logMeasured(t, run(t, "sessions-translation"))
+}
+
 // Promise: A ClientHello finds its session's server whichever of its segments is lost, doubled or overtaken.
 func TestLostSegmentsOfAHelloAreSentAgain(t *testing.T) {
 	logMeasured(t, run(t, "session-loss"))

@@ -9,6 +9,7 @@
 #include "wire/siphash.h"
 #include "wire/syn_cookie.h"
 #include "wire/timestamp.h"
+#include "server/takeover/refused.h"
 #include "server/agent.h"
 #include "server/socket/socket.h"
 #include "server/flow/flow.h"
@@ -129,5 +130,6 @@ static __noinline enum agent_verdict take_over(struct __sk_buff *skb, struct bpf
 	bpf_sk_storage_get(&hold_backs, tcp, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (bpf_sk_assign_tcp_reqsk(skb, (struct sock *)tcp, &attrs, sizeof(attrs)))
 		return INGRESS_NOT_TAKEN_OVER;
+	note_taken(served, f, numbers.acknowledged);
 	return timestamps ? INGRESS_TAKEN_OVER : INGRESS_TAKEN_OVER_UNMARKED;
 }

@@ -223,6 +223,7 @@ func (r *reconciler) checkDevices(now time.Time) {
 		r.tickets.look(r.serving.path, now)
 		r.joins.follow()
 		r.tracked.follow()
+		r.tracked.look(r.serving.path, now)
 	}
 	if r.programs.unattached != "" && r.known {
 		r.attachLate()

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/ballast-lb/ballast/internal/linux/untracked"
+	"github.com/ballast-lb/ballast/internal/machine/unanswered"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
@@ -22,6 +23,9 @@ type tracking struct {
 	clean   bool   // no service wants a table, and there is none
 	problem string // why connections may be tracked, empty: they are not
 	resets  string // why all of them are reset, empty: they are not, or that is not known
+
+	judge unanswered.Resets
+	reset string // that some were, as packets show; empty: none was, or nobody connects
 }
 
 func newTracking(instance string, keep bool, log *slog.Logger) *tracking {
@@ -108,11 +112,9 @@ func (t *tracking) translated() (problem string, err error) {
 		"or do not track them by rules of your own", chain), nil
 }
 
+// problems may name one cause twice: what the rules say, and what packets meet.
 func (t *tracking) problems() []string {
-	if t.problem == "" {
-		return nil
-	}
-	return []string{t.problem}
+	return slices.DeleteFunc([]string{t.problem, t.reset}, func(p string) bool { return p == "" })
 }
 
 // leave removes the table.

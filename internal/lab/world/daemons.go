@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/api"
@@ -46,7 +47,7 @@ func (l *Lab) StartDaemon(role, node string) *Daemon {
 func (l *Lab) controlFlags(role, node string) []string {
 	file := []string{"-f", l.configPath(node)}
 	if role == "agent" {
-		file = append(append(file, "--server", node), l.agents...)
+		file = slices.Concat(file, []string{"--server", node}, l.agents, l.agentFlags)
 	} else {
 		file = append(append(file, l.lbFlags...), l.tierFlags(node)...)
 	}

@@ -24,19 +24,20 @@ const Stall = 15 * time.Second
 
 // Setup says what a trial starts with.
 type Setup struct {
-	Name     string
-	Topology Topology
-	Services []*fleet.Service
-	Members  []int    // servers in the pool at first; default: all of the topology
-	Second   []int    // load balancers of the second tier that are there at first
-	Weights  []uint16 // of the servers, as an operator knows their size; default: all alike
-	Reports  bool     // agents tell the load balancers how busy their servers are
-	NoAgents bool
-	LBFlags  []string // of load balancers that run by a file
-	Tickets  bool     // agents share the key of session tickets, which programs that give up root may read
-	Clocks   bool     // the LBs write the cookies: every change is done when they know the servers' clocks
-	Baseline bool     // its broken connections are the comparison, not a broken promise
-	Cuts     bool     // it breaks connections on purpose, and judges itself which
+	Name       string
+	Topology   Topology
+	Services   []*fleet.Service
+	Members    []int    // servers in the pool at first; default: all of the topology
+	Second     []int    // load balancers of the second tier that are there at first
+	Weights    []uint16 // of the servers, as an operator knows their size; default: all alike
+	Reports    bool     // agents tell the load balancers how busy their servers are
+	NoAgents   bool
+	LBFlags    []string // of load balancers that run by a file
+	AgentFlags []string
+	Tickets    bool // agents share the key of session tickets, which programs that give up root may read
+	Clocks     bool // the LBs write the cookies: every change is done when they know the servers' clocks
+	Baseline   bool // its broken connections are the comparison, not a broken promise
+	Cuts       bool // it breaks connections on purpose, and judges itself which
 }
 
 // Event is one event of a trial, as it went.
@@ -129,7 +130,7 @@ func Prepare(ctx context.Context, lab *Lab, what Setup) *Trial {
 		Random: newRandom(lab.Seed), lossy: map[string]*link.Wire{},
 		LBs: map[string]*Daemon{}, Second: map[string]*Daemon{}, Agents: map[string]*Daemon{},
 	}
-	t.lbFlags = what.LBFlags
+	t.lbFlags, t.agentFlags = what.LBFlags, what.AgentFlags
 	t.Fleet = fleet.New(t.Random, what.Services...)
 	return t
 }

@@ -46,18 +46,19 @@ type Options struct {
 // A Lab is one network with everything that runs in it.
 type Lab struct {
 	Options
-	id       string
-	dir      string
-	lock     *os.File
-	spaces   map[string]*netspace.Space
-	wire     *link.Wire
-	Topology Topology
-	nginx    map[string]*Process // by server
-	lbFlags  []string            // of load balancers that run by a file, beyond the lab's own
-	agents   []string            // flags of agents, beyond the lab's own
-	slow     *Process            // the clients' link, if it is
-	hellos   transcript          // what it says of them at its end
-	Work     string              // how the servers' work is done
+	id         string
+	dir        string
+	lock       *os.File
+	spaces     map[string]*netspace.Space
+	wire       *link.Wire
+	Topology   Topology
+	nginx      map[string]*Process // by server
+	lbFlags    []string            // of load balancers that run by a file, beyond the lab's own
+	agentFlags []string            // the same of agents
+	agents     []string            // flags of agents, beyond the lab's own
+	slow       *Process            // the clients' link, if it is
+	hellos     transcript          // what it says of them at its end
+	Work       string              // how the servers' work is done
 
 	mutex     sync.Mutex
 	processes []*Process

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"net"
 	"net/netip"
 	"slices"
 	"testing"
@@ -58,7 +59,7 @@ func TestHellosAreResetWhereTheKernelTracksThem(t *testing.T) {
 	r.translate(natRules["masquerade of containers"])
 	for _, vip := range r.vips {
 		r.listener(vip, sharing())
-		resets := 0
+		resets, before := 0, r.count("egress_reset_taken_over")
 		for range 10 { // one right after the rules were loaded has been seen to get through
 			c := r.byHand(vip)
 			c.send(0, "hello, server")
@@ -68,6 +69,9 @@ func TestHellosAreResetWhereTheKernelTracksThem(t *testing.T) {
 		}
 		if resets < 5 {
 			t.Errorf("%s: %d of 10 hellos are reset", vip, resets)
+		}
+		if counted := r.count("egress_reset_taken_over") - before; counted != uint64(resets) {
+			t.Errorf("%s: %d of %d resets are counted", vip, counted, resets)
 		}
 	}
 }
@@ -108,4 +112,23 @@ func TestTheTableOfUntrackedServicesIsReplacedRemovedAndMissed(t *testing.T) {
 		}
 		return nil
 	}))
+}
+
+func TestResetsOfOthersAreNotThoseOfTheKernel(t *testing.T) {
+	r := newSessionRig(t, rigOptions{})
+	for _, vip := range r.vips {
+		none := r.byHand(vip) // nobody listens
+		none.send(0, "hello")
+		none.expect("a reset", func(tcp *layers.TCP) bool { return tcp.RST })
+		listener := r.listener(vip, sharing())
+		c := r.byHand(vip)
+		c.send(0, "hello, server")
+		conn := c.accept(listener, "hello, server")
+		progtest.Check(t, conn.(*net.TCPConn).SetLinger(0)) // the application resets
+		progtest.Check(t, conn.Close())
+		c.expect("a reset", func(tcp *layers.TCP) bool { return tcp.RST })
+		if n := r.count("egress_reset_taken_over"); n != 0 {
+			t.Errorf("%s: %d: %v", vip, n, r.counts())
+		}
+	}
 }

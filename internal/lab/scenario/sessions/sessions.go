@@ -29,6 +29,10 @@ var Scenarios = []scenario.Scenario{
 		Promise: "so do those of curl, OpenSSL and Python with unchanged nginx",
 	},
 	{
+		Name: "sessions-translation", Deadline: 2 * time.Minute, Do: runTranslation,
+		Promise: "connections of services with session: tls come to be at servers whose kernel translates others, as Docker has it; where they do not, the agent says so",
+	},
+	{
 		Name: "session-loss", Deadline: 5 * time.Minute, Do: runLoss,
 		Promise: "ClientHellos of 1 to 3 segments reach their session's server whichever of them is lost, doubled or overtaken; longer ones reach one",
 	},

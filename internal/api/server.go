@@ -76,7 +76,7 @@ func (s *Server) HandleRaw(pattern string, h http.Handler) { s.mux.Handle(patter
 // Listen takes the socket of an instance: only one live process can hold it, and what a killed one left is removed.
 // The directory is made when missing.
 func Listen(path string) (net.Listener, error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+	if err := MakeDir(filepath.Dir(path)); err != nil {
 		return nil, fmt.Errorf("make the directory of the daemon's socket: %w: run as root", err)
 	}
 	lock, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR, 0o600)
@@ -102,6 +102,24 @@ func Listen(path string) (net.Listener, error) {
 		return nil, err
 	}
 	return &lockedListener{listener, lock}, nil
+}
+
+// MakeDir makes a directory that others may enter, whatever the umask. One that is there keeps its mode.
+func MakeDir(path string) error {
+	const mode = 0o755
+	err := os.Mkdir(path, mode)
+	if errors.Is(err, os.ErrNotExist) {
+		if err = MakeDir(filepath.Dir(path)); err == nil {
+			err = os.Mkdir(path, mode)
+		}
+	}
+	switch {
+	case err == nil:
+		return os.Chmod(path, mode)
+	case errors.Is(err, os.ErrExist):
+		return os.MkdirAll(path, mode) // which refuses what is no directory
+	}
+	return err
 }
 
 // lockedListener gives the lock back only after the socket is gone.

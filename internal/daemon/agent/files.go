@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
@@ -107,7 +108,7 @@ func (c *files) write(path string, file any) error {
 	if there, err := os.ReadFile(path); err == nil && bytes.Equal(there, text) {
 		return c.allow(path)
 	}
-	if err := os.MkdirAll(c.dir, 0o755); err != nil {
+	if err := api.MakeDir(c.dir); err != nil {
 		return err
 	}
 	next := path + ".new"

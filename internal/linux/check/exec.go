@@ -127,7 +127,7 @@ func (e Exec) run(ctx context.Context, t Target) error {
 	ended := command.ProcessState != nil && command.ProcessState.Exited() // by itself; what it left behind may still hold its output
 	switch {
 	case errors.Is(err, syscall.EPERM) && command.Process == nil:
-		return fmt.Errorf("run %s as nobody: %w: %w: give the load balancer CAP_SETUID, CAP_SETGID and CAP_KILL", program, errNotAllowed, err)
+		return fmt.Errorf("run %s as nobody: %w: %w: give the load balancer CAP_SETUID, CAP_SETGID and CAP_KILL by the drop-in that ballast-lb.service names", program, errNotAllowed, err)
 	case err == nil, ended && command.ProcessState.Success():
 		return nil
 	case ctx.Err() != nil && !ended:

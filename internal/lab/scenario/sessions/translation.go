@@ -8,8 +8,8 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/lab/process/session"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
-	"github.com/ballast-lb/ballast/internal/lab/world"
 	"github.com/ballast-lb/ballast/internal/lab/script"
+	"github.com/ballast-lb/ballast/internal/lab/world"
 )
 
 // dockerRules are what Docker has on a host with a published port, neither of which is about the service.

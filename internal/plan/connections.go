@@ -42,7 +42,7 @@ func (u *update) publishConnections(p *published, img image) error {
 	}
 	to, err := t.blocks.take(img.row.TableBlocks)
 	if err != nil {
-		return fmt.Errorf("no room for %d table entries beside those in use: raise --max-entries of the load balancer by as many, or use fewer",
+		return fmt.Errorf("no room for %d table entries beside those in use: raise the limit (ballast lb --max-entries) or use fewer",
 			uint64(img.row.TableBlocks)*conntable.BlockEntries)
 	}
 	t.blocks.give(p.connections)

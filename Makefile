@@ -118,7 +118,7 @@ test: deps build need-root ## everything: lint, unit tests, races, BPF programs,
 	echo "== unit tests, and BPF programs at the kernel's edge"
 	go test -count=1 -timeout 30m -p 3 $(LONGEST) $$(go list ./... | grep -v $(LONGEST:./%=-e %$$) -e /internal/tidy -e /test/) # most wait
 	echo "== repository rules"
-	go test -count=1 ./internal/tidy
+	go test -count=1 ./internal/tidy/...
 	echo "== races"
 	go test -race -short ./internal/daemon $(RACE)
 	echo "== libraries that servers preload"

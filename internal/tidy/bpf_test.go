@@ -2,6 +2,7 @@
 package tidy
 
 import (
+	"maps"
 	"os"
 	"os/exec"
 	"path"
@@ -69,7 +70,7 @@ func wrongIncludes(all map[string][]string, exists func(string) bool) (problems 
 	return problems
 }
 
-// circle returns headers that include each other, each the next one.
+// circle returns headers that include each other, each the next one; the same ones each time.
 func circle(all map[string][]string) []string {
 	done := map[string]bool{}
 	var follow func(name string, trail []string) []string
@@ -88,7 +89,7 @@ func circle(all map[string][]string) []string {
 		}
 		return nil
 	}
-	for name := range all {
+	for _, name := range slices.Sorted(maps.Keys(all)) {
 		if found := follow(name, nil); found != nil {
 			return found
 		}

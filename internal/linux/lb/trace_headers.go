@@ -6,6 +6,8 @@ import (
 	"net/netip"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ballast-lb/ballast/internal/algo/peermessage"
 )
 
 // Lengths of headers (RFC 768, 791, 792, 8200, 9293; GUE: draft-ietf-intarea-gue), and what says that others follow.
@@ -19,9 +21,6 @@ const (
 	tcpLength      = 20
 	gueLength      = 4
 	arpLength      = 28
-	guePort        = 6080
-
-	etherIPv4, etherIPv6, etherARP, etherVLAN, etherQinQ = 0x0800, 0x86dd, 0x0806, 0x8100, 0x88a8
 )
 
 // onlyHeaders cuts a frame behind the transport header of the packet between source and destination, so that what clients say is not shown. A tunnel's headers
@@ -31,7 +30,7 @@ func onlyHeaders(frame []byte, source, destination netip.Addr) []byte {
 	if len(frame) < at {
 		return frame
 	}
-	for kind = int(binary.BigEndian.Uint16(frame[12:])); kind == etherVLAN || kind == etherQinQ; at += tagLength {
+	for kind = int(binary.BigEndian.Uint16(frame[12:])); kind == unix.ETH_P_8021Q || kind == unix.ETH_P_8021AD; at += tagLength {
 		if len(frame) < at+tagLength {
 			return frame
 		}
@@ -46,9 +45,9 @@ func onlyHeaders(frame []byte, source, destination netip.Addr) []byte {
 		at, kind = next, 0
 		switch protocol {
 		case unix.IPPROTO_IPIP:
-			kind = etherIPv4
+			kind = unix.ETH_P_IP
 		case unix.IPPROTO_IPV6:
-			kind = etherIPv6
+			kind = unix.ETH_P_IPV6
 		case unix.IPPROTO_UDP:
 			at += udpLength
 			if inner {
@@ -70,12 +69,12 @@ func onlyHeaders(frame []byte, source, destination netip.Addr) []byte {
 // ipHeader reads the header at a place. next is what follows it and its extensions. Not ok: there is none, or the packet is a later fragment.
 func ipHeader(frame []byte, at, kind int) (from, to netip.Addr, protocol uint8, next int, ok bool) {
 	switch {
-	case kind == etherIPv4 && len(frame) >= at+ipv4Length:
+	case kind == unix.ETH_P_IP && len(frame) >= at+ipv4Length:
 		h := frame[at:]
 		from, to = netip.AddrFrom4([4]byte(h[12:16])), netip.AddrFrom4([4]byte(h[16:20]))
 		later := binary.BigEndian.Uint16(h[6:])&0x1fff != 0
 		return from, to, h[9], at + max(int(h[0]&15)*4, ipv4Length), !later
-	case kind == etherIPv6 && len(frame) >= at+ipv6Length:
+	case kind == unix.ETH_P_IPV6 && len(frame) >= at+ipv6Length:
 		h := frame[at:]
 		from, to, protocol, at = netip.AddrFrom16([16]byte(h[8:24])), netip.AddrFrom16([16]byte(h[24:40])), h[6], at+ipv6Length
 		for len(frame) >= at+8 {
@@ -94,7 +93,7 @@ func ipHeader(frame []byte, at, kind int) (from, to netip.Addr, protocol uint8, 
 		}
 		return from, to, protocol, at, true
 	}
-	if kind == etherARP {
+	if kind == unix.ETH_P_ARP {
 		at += arpLength
 	}
 	return from, to, 0, at, false
@@ -102,15 +101,15 @@ func ipHeader(frame []byte, at, kind int) (from, to netip.Addr, protocol uint8, 
 
 // gueHeader is behind GUE's header, and what its data packets carry. kind is 0 where there is none.
 func gueHeader(frame []byte, at int) (next, kind int) {
-	if len(frame) < at+gueLength || binary.BigEndian.Uint16(frame[at-udpLength+2:]) != guePort || frame[at]&0xe0 != 0 {
+	if len(frame) < at+gueLength || binary.BigEndian.Uint16(frame[at-udpLength+2:]) != peermessage.Port || frame[at]&0xe0 != 0 {
 		return at, 0
 	}
 	next = at + gueLength + int(frame[at]&0x1f)*4
 	switch frame[at+1] {
 	case unix.IPPROTO_IPIP:
-		return next, etherIPv4
+		return next, unix.ETH_P_IP
 	case unix.IPPROTO_IPV6:
-		return next, etherIPv6
+		return next, unix.ETH_P_IPV6
 	}
 	return at, 0
 }
@@ -121,9 +120,9 @@ func quotedKind(frame []byte, at int, protocol uint8) int {
 	case len(frame) <= at:
 		return 0
 	case protocol == unix.IPPROTO_ICMPV6 && frame[at] < 128:
-		return etherIPv6
+		return unix.ETH_P_IPV6
 	case protocol == unix.IPPROTO_ICMP && (frame[at] == 3 || frame[at] == 11 || frame[at] == 12):
-		return etherIPv4
+		return unix.ETH_P_IP
 	}
 	return 0
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/algo/peermessage"
 	"github.com/ballast-lb/ballast/internal/linux/progtest"
 	"github.com/ballast-lb/ballast/internal/model"
 )
@@ -160,9 +161,9 @@ func TestATraceOfTheSecondTierHasTheTunnelsHeadersToo(t *testing.T) {
 
 // A client who sends UDP to a port that is GUE's elsewhere shows no more of what it says than others.
 func TestWhatAClientSendsToTheTunnelsPortIsNoHeader(t *testing.T) {
-	w := newWorld(t, udpService("dns", vip4, func(s *model.Service) { s.Ports = []uint16{guePort} }))
+	w := newWorld(t, udpService("dns", vip4, func(s *model.Service) { s.Ports = []uint16{peermessage.Port} }))
 	trace := w.trace(TraceFilter{}, 100)
-	f := flowTo(vip4, guePort, 1)
+	f := flowTo(vip4, peermessage.Port, 1)
 	w.runOnly(ethernet(0, ipPacket(f.client.Addr(), vip4, 17, f.udp(append([]byte{0, 4, 0, 0}, ipPacket(client4, vip4, 6, f.tcp(syn, nil, nil))...)))))
 	event, err := trace.Next()
 	progtest.Check(t, err)

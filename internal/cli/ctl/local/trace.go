@@ -47,7 +47,7 @@ func Trace(c *ask.Control) *cobra.Command {
 			case t.pcap != "":
 				return t.capture(cmd, c)
 			}
-			return t.follow(cmd, c, func(line []byte) error { return printEvent(cmd.OutOrStdout(), c.Output, line) })
+			return t.show(cmd, c)
 		},
 	}
 	flags := cmd.Flags()
@@ -108,6 +108,17 @@ func (t *tracing) follow(cmd *cobra.Command, c *ask.Control, each func(line []by
 	return lines.Err()
 }
 
+// parsed gives each line that follow brings as an event.
+func parsed(each func(*api.TraceEvent) error) func(line []byte) error {
+	return func(line []byte) error {
+		var e api.TraceEvent
+		if err := json.Unmarshal(line, &e); err != nil {
+			return fmt.Errorf("read trace event: %w", err)
+		}
+		return each(&e)
+	}
+}
+
 func (t *tracing) query() url.Values {
 	query := url.Values{"service": {t.service}, "client": {t.client}, "port": {t.port}}
 	switch {
@@ -122,24 +133,28 @@ func (t *tracing) query() url.Values {
 	return query
 }
 
-func printEvent(out io.Writer, o *command.Output, line []byte) error {
+// show prints events, those for programs as they come.
+func (t *tracing) show(cmd *cobra.Command, c *ask.Control) error {
+	out := cmd.OutOrStdout()
 	switch {
-	case o.AsJSON():
-		_, err := fmt.Fprintf(out, "%s\n", line)
-		return err
-	case o.Structured():
-		io.WriteString(out, "---\n")
-		return o.Write(out, json.RawMessage(line))
+	case c.Output.AsJSON():
+		return t.follow(cmd, c, func(line []byte) error {
+			_, err := fmt.Fprintf(out, "%s\n", line)
+			return err
+		})
+	case c.Output.Structured():
+		return t.follow(cmd, c, func(line []byte) error {
+			io.WriteString(out, "---\n")
+			return c.Output.Write(out, json.RawMessage(line))
+		})
 	}
-	var e api.TraceEvent
-	if err := json.Unmarshal(line, &e); err != nil {
-		return fmt.Errorf("read trace event: %w", err)
-	}
-	if e.Suppressed > 0 {
-		fmt.Fprintf(out, "(%s left out)\n", model.Counted(e.Suppressed, "packet", "packets"))
-	}
-	fmt.Fprintf(out, "%s -> %s %s %d bytes: %s\n", e.Source, e.Destination, e.Flags, e.Length, became(&e))
-	return nil
+	return t.follow(cmd, c, parsed(func(e *api.TraceEvent) error {
+		if e.Suppressed > 0 {
+			fmt.Fprintf(out, "(%s left out)\n", model.Counted(e.Suppressed, "packet", "packets"))
+		}
+		fmt.Fprintf(out, "%s -> %s %s %d bytes: %s\n", e.Source, e.Destination, e.Flags, e.Length, became(e))
+		return nil
+	}))
 }
 
 // became is what a packet's event says of it, beside its headers.

@@ -2,7 +2,6 @@
 package local
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -43,14 +42,10 @@ func (t *tracing) write(cmd *cobra.Command, c *ask.Control, out io.Writer) (sum 
 	if err != nil {
 		return sum, fmt.Errorf("write the capture: %w", err)
 	}
-	return sum, t.follow(cmd, c, func(line []byte) error {
-		var e api.TraceEvent
-		if err := json.Unmarshal(line, &e); err != nil {
-			return fmt.Errorf("read trace event: %w", err)
-		}
+	err = t.follow(cmd, c, parsed(func(e *api.TraceEvent) error {
 		sum.packets++
 		sum.suppressed += uint64(e.Suppressed)
-		p := pcapng.Packet{Time: e.Time, Interface: e.Interface, Head: e.Headers, Length: e.FrameLength, Comment: became(&e)}
+		p := pcapng.Packet{Time: e.Time, Interface: e.Interface, Head: e.Headers, Length: e.FrameLength, Comment: became(e)}
 		if e.Service != "" {
 			p.Comment += " service " + e.Service
 		}
@@ -64,5 +59,6 @@ func (t *tracing) write(cmd *cobra.Command, c *ask.Control, out io.Writer) (sum 
 			return fmt.Errorf("write the capture: %w", err)
 		}
 		return nil
-	})
+	}))
+	return sum, err
 }

@@ -3,7 +3,6 @@ package local
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"math"
 	"time"
@@ -48,11 +47,7 @@ func (t *tracing) showTop(cmd *cobra.Command, c *ask.Control) error {
 	}
 	clients, services, verdicts := heavy.New(topCounted), heavy.New(topCounted), heavy.New(topCounted)
 	found, began := traceTop{}, time.Now()
-	err := t.follow(cmd, c, func(line []byte) error {
-		var e api.TraceEvent
-		if err := json.Unmarshal(line, &e); err != nil {
-			return fmt.Errorf("read trace event: %w", err)
-		}
+	err := t.follow(cmd, c, parsed(func(e *api.TraceEvent) error {
 		weight := uint64(max(e.StandsFor, 1))
 		found.Sampled++
 		found.LeftOut += uint64(e.Suppressed)
@@ -61,7 +56,7 @@ func (t *tracing) showTop(cmd *cobra.Command, c *ask.Control) error {
 		services.Add(cmp.Or(e.Service, "(none)"), weight)
 		verdicts.Add(e.Verdict, weight)
 		return nil
-	})
+	}))
 	if err != nil {
 		return err
 	}

@@ -73,7 +73,8 @@ func Embed(ctx context.Context, o EmbedOptions) (*Store, error) {
 	if err != nil {
 		return nil, errors.Join(err, stop())
 	}
-	s.member, s.known, s.alone = server, &start.known, o.Peering != nil && o.Peering.Join != nil && voters(server) == 1
+	s.member, s.own = server, start
+	s.alone = o.Peering != nil && o.Peering.Join != nil && voters(server) == 1
 	if s.alone {
 		o.Log.Warn(joinsNobody, "directory", dir)
 	}
@@ -93,7 +94,7 @@ func Embed(ctx context.Context, o EmbedOptions) (*Store, error) {
 			return nil, errors.Join(err, s.Close())
 		}
 	}
-	s.group.Go(func() { s.watchEnd(start, o.Log) })
+	s.group.Go(func() { s.watchEnd(o.Log) })
 	return s, nil
 }
 

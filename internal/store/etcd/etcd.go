@@ -57,7 +57,7 @@ type Store struct {
 	log    *slog.Logger
 	stop   func() error // what is there to close after the client
 	member *embed.Etcd  // in this process; nil: it is elsewhere
-	known  *directory   // of the other members; nil: it is elsewhere
+	own    *starting    // the same: what it knows of the other members; nil: it is elsewhere
 	alone  bool         // see PeerCondition
 	failed chan error
 
@@ -142,6 +142,8 @@ func (s *Store) call(ctx context.Context, timeout time.Duration, do func(ctx con
 		return nil
 	case s.ctx.Err() != nil:
 		return store.ErrClosed
+	case s.own != nil && s.own.removed.Load():
+		return ErrRemoved
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case errors.Is(err, rpctypes.ErrCompacted):

@@ -378,8 +378,8 @@ func (s *Store) PeerCondition() PeerCondition {
 	server := s.member.Server
 	c := PeerCondition{Members: voters(s.member), Majority: server.Leader() != 0}
 	c.Alone = s.alone && c.Members == 1
-	if s.known != nil {
-		c.Forged, c.Forger = s.known.forged.count(), s.known.forged.problem(time.Now())
+	if s.own != nil {
+		c.Forged, c.Forger = s.own.known.forged.count(), s.own.known.forged.problem(time.Now())
 	}
 	if committed, applied := server.CommittedIndex(), server.AppliedIndex(); committed > applied {
 		c.Behind = committed - applied
@@ -417,17 +417,17 @@ func (c PeerCondition) Problems() (problems []string) {
 }
 
 // watchEnd tells when etcd ends by itself.
-func (s *Store) watchEnd(start *starting, log *slog.Logger) {
+func (s *Store) watchEnd(log *slog.Logger) {
 	select {
 	case <-s.ctx.Done():
 	case <-s.member.Server.StopNotify():
-		if start.removed.Load() {
+		if s.own.removed.Load() {
 			s.failed <- ErrRemoved
 			return
 		}
-		log.Error("the embedded etcd has stopped: the fleet cannot be changed until this controller is restarted", "directory", start.dir)
+		log.Error("the embedded etcd has stopped: the fleet cannot be changed until this controller is restarted", "directory", s.own.dir)
 	case err := <-s.member.Err():
-		log.Error("the embedded etcd has failed", "directory", start.dir, "error", err)
+		log.Error("the embedded etcd has failed", "directory", s.own.dir, "error", err)
 	}
 }
 

@@ -33,7 +33,7 @@ var Service = slices.Concat([]Field[service]{
 	{Key: "vip", Value: address(func(s *service) *netip.Addr { return &s.VIP }),
 		Doc: "address that clients connect to", More: "Not an address of controllers or nodes"},
 	{Key: "destinations", Value: prefix(func(s *service) *model.Prefix { return &s.Destinations }), Clear: true,
-		Doc: "with `protocol: any`, instead of `vip` and `ports`: addresses behind network functions", More: "See \"Network functions\" in `docs/features/replicas.md`"},
+		Doc: "`protocol: any`, instead of `vip` and `ports`: addresses behind network functions", More: "See \"Network functions\" in `docs/features/replicas.md`"},
 	{Key: "protocol", Value: choice(func(s *service) *model.Protocol { return &s.Protocol }), Default: "tcp",
 		Doc: "protocol of clients", More: "`any`: TCP, UDP and ICMP echo, for network functions"},
 	{Key: "ports", Value: list(func(s *service) *[]uint16 { return &s.Ports }, "ports", fmt.Sprintf("1 to %d ports", model.MaxPorts), ",", "%v",
@@ -43,11 +43,11 @@ var Service = slices.Concat([]Field[service]{
 		Doc: "who gets a new connection", More: "See `docs/features/policies.md`. With `affinity: hash` only `maglev`, `hash` and `wcmp`"},
 	{Key: "affinity", Value: choice(func(s *service) *model.Affinity { return &s.Affinity }), Default: "cookie; hash for udp",
 		Doc: "how later packets find their server",
-		More: "`table`: a cookie and an entry per connection (`docs/features/connection-table.md`). " +
-			"`replicated`: an entry of a replicated table (`docs/features/replicas.md`). " +
-			"`hash` and `local-table` are baselines, which lose connections"},
+		More: "`table`: cookie and table entry (`docs/features/connection-table.md`); " +
+			"`replicated`: replicated entry (`docs/features/replicas.md`); " +
+			"`hash`, `local-table`: baselines, which lose connections"},
 	{Key: "fallback", Value: choice(func(s *service) *model.Fallback { return &s.Fallback }), Default: "second-chance; hash for udp and `return: through`",
-		Doc: "how packets without a valid cookie find their server", More: "`second-chance`: servers forward packets of other servers. `replicated`: as with that affinity"},
+		Doc: "how packets without a valid cookie find their server", More: "`second-chance`: servers forward packets of other servers"},
 	{Key: "cookie_bits", Value: number(func(s *service) *uint8 { return &s.CookieBits }, "bits", model.MinCookieBits, model.MaxCookieBits),
 		Default: fmt.Sprintf("%d; %d with `return: through`, always; %d with `table.node_bits`", model.DirectCookieBits, model.ThroughBits, model.MaxCookieBits),
 		Doc:     "width of the cookie", More: "2^(bits-1)-1 ids; with `affinity: table` 2^(bits-1-node_bits-index_bits)-1"},
@@ -62,7 +62,7 @@ var Service = slices.Concat([]Field[service]{
 		Doc: "connections of one client session go to one server", More: "See `docs/features/sessions.md`"},
 	{Key: "session_clients", Value: number(func(s *service) *uint8 { return &s.SessionClients }, "addresses", 0, model.MaxSessionClients),
 		Default: fmt.Sprint(model.DefaultSessionClients),
-		Doc:     "client addresses (IPv6: networks of 64 bits) per session in 9 minutes; the policy places further ones", More: "0: no limit"},
+		Doc:     "client addresses (IPv6: /64 networks) per session in 9 minutes", More: "0: no limit"},
 },
 	Section("table", Table, func(s *service) *table { return &s.Table }),
 	Section("choices", Choices, func(s *service) *choices { return &s.Choices }),
@@ -75,14 +75,14 @@ var Service = slices.Concat([]Field[service]{
 // Table are the fields of a service's connection table.
 var Table = []Field[table]{
 	{Key: "entries", Value: number(func(t *table) *uint32 { return &t.Entries }, "number", model.MinEntries, model.MaxEntries), Default: fmt.Sprint(model.DefaultEntries),
-		Doc: "size of the table, with `affinity: table`", More: "32 bytes each (48 for IPv6). Further connections work without an entry. " +
+		Doc: "size of the table, with `affinity: table`", More: "32 bytes each (48 for IPv6). " +
 			"`--max-entries` limits the sum of all services"},
 	{Key: "index_bits", Value: number(func(t *table) *uint8 { return &t.IndexBits }, "bits", 1, model.MaxIndexBits), Default: fmt.Sprint(model.DefaultIndexBits),
-		Doc: "cookie bits for the entry's index in its partition", More: "Fewer leave room for more ids, but the table fills less evenly"},
+		Doc: "cookie bits for the entry's index in its partition", More: "Fewer leave more ids, and fill the table less evenly"},
 	{Key: "node_bits", Value: number(func(t *table) *uint8 { return &t.NodeBits }, "bits", 0, model.MaxNodeBits), Default: fmt.Sprintf("0; %d with a second tier", model.DefaultNodeBits),
 		Doc: "cookie bits for the id of a second-tier node", More: "2^bits-1 nodes"},
 	{Key: "idle_timeout", Value: span(func(t *table) *model.Duration { return &t.IdleTimeout }, model.MinIdleTimeout, model.MaxIdleTimeout), Default: short(model.DefaultIdleTimeout),
-		Doc: "time without a packet after which a connection loses its entry", More: "Its next packet makes another"},
+		Doc: "time without a packet after which a connection loses its entry", More: "Its next packet makes a new one"},
 	{Key: "packet_limit", Value: number(func(t *table) *uint32 { return &t.PacketLimit }, "packets", 0, model.MaxPacketLimit), Default: "0: none",
 		Doc: "packets per connection in 1.07 s; more are dropped"},
 	{Key: "scrubber", Value: text(func(t *table) *string { return &t.Scrubber }), Clear: true,
@@ -92,13 +92,13 @@ var Table = []Field[table]{
 // Choices are the fields of dispatch choices.
 var Choices = []Field[choices]{
 	{Key: "candidates", Value: number(func(c *choices) *uint8 { return &c.Candidates }, "number", model.MinCandidates, model.MaxCandidates), Default: fmt.Sprint(model.DefaultCandidates),
-		Doc: "servers that a new connection is offered to, with `dispatch: choices`", More: "See `docs/features/policies.md`"},
+		Doc: "servers that a new connection is offered to, with `dispatch: choices`"},
 	{Key: "history", Value: number(func(c *choices) *uint8 { return &c.History }, "number", 1, model.MaxHistory), Default: fmt.Sprint(model.DefaultHistory),
 		Doc: "owners of a candidate's slot that are kept, the present one included"},
 	{Key: "accept.policy", Value: choice(func(c *choices) *model.AcceptPolicy { return &c.Accept.Policy }), Default: "dynamic",
 		Doc: "how a candidate decides; the last one always accepts"},
 	{Key: "accept.load", Value: choice(func(c *choices) *model.AcceptLoad { return &c.Accept.Load }), Default: "connections",
-		Doc: "load for that decision", More: "See `docs/features/policies.md`"},
+		Doc: "load for that decision"},
 	{Key: "accept.threshold", Value: number(func(c *choices) *uint32 { return &c.Accept.Threshold }, "load", 1, math.MaxUint32), Default: "1 with `dynamic`, where it begins",
 		Doc: "load from which a candidate refuses"},
 	{Key: "accept.window", Value: number(func(c *choices) *uint16 { return &c.Accept.Window }, "offers", 1, math.MaxUint16), Default: fmt.Sprintf("%d with `dynamic`", model.DefaultWindow),
@@ -112,7 +112,7 @@ var QUIC = []Field[quic]{
 	{Key: "algorithm", Value: choice(func(q *quic) *model.QUICAlgorithm { return &q.Algorithm }), Default: "single-pass",
 		Doc: "how connection ids hide the server, with `affinity: quic`", More: "See `docs/features/quic.md`. `plain` does not hide it"},
 	{Key: "server_id_length", Value: number(func(q *quic) *uint8 { return &q.ServerIDLength }, "bytes", 1, model.MaxQUICServerIDLength), Default: fmt.Sprint(model.DefaultServerIDLength),
-		Doc: "length of the server's id in connection ids", More: "With 1 byte ids are at most 255, and clients' own ids often name a server by chance"},
+		Doc: "length of the server's id in connection ids", More: "1 byte: ids up to 255, which clients' own ids often hit by chance"},
 	{Key: "nonce_length", Value: number(func(q *quic) *uint8 { return &q.NonceLength }, "bytes", model.MinQUICNonceLength, model.MaxQUICNonceLength),
 		Default: fmt.Sprintf("%d; what fills %d with `single-pass`", model.DefaultNonceLength, model.SinglePassLength),
 		Doc:     "number of random bytes after it", More: fmt.Sprintf("Both together at most %d", model.MaxQUICLength)},
@@ -173,7 +173,7 @@ var Health = []Field[health]{
 	{Key: "rcode", Value: text(func(h *health) *string { return &h.RCode }),
 		Doc: "`dns`: expected response code", More: "Default: NOERROR, and a record"},
 	{Key: "all_down", Value: choice(func(h *health) *model.AllDown { return &h.AllDown }), Default: "keep",
-		Doc: "who gets new connections when nobody is healthy", More: "`keep`: the last healthy set; `withdraw`: the same, and BGP withdraws the VIP (`docs/run/bgp.md`); `all`: all; `none`: nobody"},
+		Doc: "who gets new connections when no server is healthy", More: "`keep`: the last healthy set; `withdraw`: the same, and BGP withdraws the VIP; `all`, `none`"},
 	{Key: "deadline", Value: scalar(func(h *health) *model.Duration { return &h.Deadline }, "duration", "", parseDuration, model.Duration.String), Default: "0s: never",
 		Doc: "time after which connections of an unhealthy server are cut"},
 }
@@ -189,7 +189,7 @@ var Server = []Field[server]{
 	{Key: "id", Value: number(func(s *server) *uint16 { return &s.ID }, "number", 1, 1<<(model.MaxCookieBits-1)-1), Values: "1 to what `cookie_bits` leave room for",
 		Default: "by `ctl` the one it had, or the next free one",
 		Doc:     "id in cookies and the local table", More: "Required for `affinity: cookie`, `table` and `local-table`. " +
-			"The same on every node. Not reusable while connections of the old server may live"},
+			"The same on every node"},
 	{Key: "weight", Value: number(func(s *server) *uint16 { return &s.Weight }, "number", 0, model.MaxWeight), Default: "1",
 		Doc: "share of new connections", More: "0: none; existing ones stay"},
 	{Key: "state", Value: choice(func(s *server) *model.ServerState { return &s.State }), Default: "active",
@@ -203,7 +203,7 @@ var Node = slices.Concat([]Field[node]{
 	{Key: "name", Value: name(func(n *node) *string { return &n.Name }),
 		Doc: "name in its certificate, or `--name`"},
 	{Key: "tier", Value: choice(func(n *node) *model.Tier { return &n.Tier }),
-		Doc: "`first` sends connections of services with `affinity: table` to nodes of tier `second`, which keep the tables"},
+		Doc: "with `affinity: table`: `first` sends connections to nodes of tier `second`, which keep the tables"},
 	{Key: "address", Value: address(func(n *node) *netip.Addr { return &n.Address }),
 		Doc: "second tier: the node's own address"},
 	{Key: "id", Value: number(func(n *node) *uint16 { return &n.ID }, "number", 1, 1<<model.MaxNodeBits-1), Values: "1 to 2^node_bits-1", Default: "by `ctl` the next free one",
@@ -216,7 +216,7 @@ var Node = slices.Concat([]Field[node]{
 var BGP = []Field[bgp]{
 	{Key: "as", Value: number(func(b *bgp) *uint32 { return &b.AS }, "number", 1, math.MaxUint32),
 		Doc: "this load balancer's AS", More: "See `docs/run/bgp.md`"},
-	{Key: "router_id", Value: address(func(b *bgp) *netip.Addr { return &b.RouterID.Addr }), Default: "its address towards the first neighbour with an IPv4 address",
+	{Key: "router_id", Value: address(func(b *bgp) *netip.Addr { return &b.RouterID.Addr }), Default: "its address towards the first IPv4 neighbour",
 		Doc: "BGP identifier, an IPv4 address; unique"},
 	{Key: "neighbors", Value: list(func(b *bgp) *[]model.Neighbor { return &b.Neighbors }, "neighbors", "addresses of routers, with their AS: `10.0.0.1 as 64512`", ",", "%v", model.ParseNeighbor),
 		Doc: "the routers"},
@@ -255,7 +255,7 @@ var BGP = []Field[bgp]{
 // Replicas are the fields of the replicated table.
 var Replicas = []Field[copies]{
 	{Key: "chain", Value: number(func(r *copies) *uint8 { return &r.Chain }, "load balancers", 1, model.MaxChain), Default: fmt.Sprint(model.DefaultChain),
-		Doc: "load balancers that keep an entry of the replicated table; all but one may fail at once", More: "The fleet needs more than this number. See `docs/features/replicas.md`"},
+		Doc: "load balancers that keep an entry of the replicated table; all but one may fail at once", More: "The fleet needs more than this number"},
 	{Key: "idle_timeout", Value: span(func(r *copies) *model.Duration { return &r.IdleTimeout }, model.MinReplicaIdleTimeout, model.MaxReplicaIdleTimeout),
 		Default: short(model.DefaultReplicaIdleTimeout), Doc: "time without a packet after which a connection loses its entry"},
 }

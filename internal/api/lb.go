@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/machine/filtered"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -30,6 +31,7 @@ type LBStatus struct {
 	Revision    uint64            `json:"revision,omitempty"`     // of the controllers' state that the tables say
 	JudgesAlone bool              `json:"judges_alone,omitempty"` // no controller judges servers: this node does
 	Name        string            `json:"name"`                   // of the node
+	Filtered    []filtered.Cause  `json:"filtered,omitempty"`     // tunnels that something seems to drop
 	Tier        *TierStatus       `json:"tier,omitempty"`         // nil: it has none
 	Replicas    *ReplicaStatus    `json:"replicas,omitempty"`     // nil: it has nothing to do with other load balancers
 }

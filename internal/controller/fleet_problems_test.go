@@ -61,3 +61,42 @@ func TestTheStatusSaysWhatClientsNotice(t *testing.T) {
 		}
 	}
 }
+
+// Promise: A controller names tunnels that are dropped on the way to servers whose agents are connected as one problem.
+func TestServersThatRunAndGetNoTunnelsAreOneProblem(t *testing.T) {
+	ca, dir := fleettest.NewAuthority(t), t.TempDir()
+	c := startController(t, ca, "c1", "127.0.0.1:0", newMemory(t), func(o *Options) { o.RunDir = dir })
+	client := api.NewClient(api.SocketPath(dir, "c1"))
+	web := fleettest.Service("web", 1, 2, 3)
+	web.Service.Health = model.Health{Check: model.CheckTCP}
+	web.Service.ApplyDefaults()
+	apply(t, client.Fleet(), web)
+	lb := fleettest.Join(t, c.address, ca.Issue(pki.LB, "lb1"))
+	views := func(unanswered ...uint32) {
+		t.Helper()
+		report := &ballastv1.HealthReport{}
+		for id := range uint32(3) {
+			silent := slices.Contains(unanswered, id+1)
+			report.Servers = append(report.Servers, &ballastv1.ServerHealth{Service: "web", Id: id + 1, Healthy: !silent, Detail: "connect: timed out", Unanswered: silent})
+		}
+		fleettest.Require(t, lb.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Health{Health: report}}))
+	}
+	await := func(what string, wanted ...string) {
+		t.Helper()
+		fleettest.Await(t, what, func() bool {
+			var s Status
+			fleettest.Require(t, client.Get(t.Context(), api.PathStatus, &s))
+			return slices.EqualFunc(s.Problems, wanted, strings.HasPrefix)
+		})
+	}
+	views(1, 2, 3)
+	await("no agent is connected: the servers may as well be down")
+	for _, name := range []string{"s1", "s2"} {
+		fleettest.Join(t, c.address, ca.Issue(pki.Agent, name))
+	}
+	await("two of the servers run", "2 servers (s1, s2) answer no packet that load balancer lb1 sends in tunnels: their agents are connected, most likely a firewall or the network drops IP protocol 4")
+	views(2, 3)
+	await("one answers", "1 server (s2) answers no packet")
+	views()
+	await("all answer")
+}

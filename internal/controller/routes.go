@@ -18,6 +18,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
 	"github.com/ballast-lb/ballast/internal/daemon/listen"
 	"github.com/ballast-lb/ballast/internal/hub"
+	"github.com/ballast-lb/ballast/internal/machine/filtered"
 	"github.com/ballast-lb/ballast/internal/machine/health"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/machine/rotation"
@@ -161,6 +162,9 @@ func (c *controller) fleetProblems() (problems []string) {
 	if connected == 0 {
 		return []string{"no load balancer is connected: nothing says that clients are served"}
 	}
+	for _, cause := range filtered.Seen(c.engine.Tunnels(c.hub.Agents())) {
+		problems = append(problems, cause.Problem())
+	}
 	var speakers []string
 	for i := range fleet.Nodes {
 		if !fleet.Nodes[i].BGP.IsZero() {
@@ -169,7 +173,7 @@ func (c *controller) fleetProblems() (problems []string) {
 	}
 	by, reporting, known := c.hub.Announced(speakers)
 	if reporting == 0 || !known {
-		return nil
+		return problems
 	}
 	said := map[string]bool{}
 	for i := range fleet.Services {

@@ -18,7 +18,7 @@ type Options struct {
 // judges in the order in which findings are shown: what others depend on comes first.
 var judges = []func(*facts) []Finding{
 	judgeRole, judgeFile, judgeStates, judgeKernel, judgePrivileges, judgeFeatures, judgePrograms, judgePlumbing, judgeClock,
-	judgeDevices, judgePaths, judgeExits, judgeTier, judgeBGP, judgeReplicas, judgeServerClocks, judgeForwarding,
+	judgeDevices, judgePaths, judgeFiltered, judgeExits, judgeTier, judgeBGP, judgeReplicas, judgeServerClocks, judgeForwarding,
 	judgeIdentity, judgeTunnels, judgeVIPs, judgeTimestamps, judgeMPTCP, judgeSessions, judgeBack, judgeEgress, judgeReversePath, judgeARP, judgeReturnMTU, judgeListeners,
 	judgeTranslation,
 	judgeUnits, judgeDaemon,
@@ -37,5 +37,5 @@ func Examine(ctx context.Context, o Options) []Finding {
 	for _, judge := range judges {
 		findings = append(findings, judge(f)...)
 	}
-	return findings
+	return merged(findings)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/linux/features"
 	"github.com/ballast-lb/ballast/internal/linux/mptcp"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
+	"github.com/ballast-lb/ballast/internal/machine/filtered"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
@@ -86,6 +87,7 @@ type daemonFacts struct {
 	Refused       string
 	Interfaces    map[string]string // name -> XDP mode
 	Problems      []string
+	Filtered      []filtered.Cause
 	Pinned        bool // a data path is there, with or without daemon
 }
 

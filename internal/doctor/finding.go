@@ -2,7 +2,11 @@
 // the running daemon (gather*.go); what they mean is decided by pure functions of the facts (judge*.go).
 package doctor
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/ballast-lb/ballast/internal/machine/filtered"
+)
 
 // Severity says how bad a finding is.
 type Severity uint8
@@ -39,6 +43,32 @@ type Finding struct {
 	Severity Severity `json:"severity"`
 	Found    string   `json:"found"`
 	Remedy   string   `json:"remedy,omitempty"` // empty when ok
+}
+
+// merged makes findings that differ in their subject alone one of all their subjects, where the first of them is.
+func merged(findings []Finding) (out []Finding) {
+	type fault struct {
+		check, found, remedy string
+		severity             Severity
+	}
+	subjects := map[fault][]string{}
+	key := func(f *Finding) fault { return fault{f.Check, f.Found, f.Remedy, f.Severity} }
+	for i := range findings {
+		if f := &findings[i]; f.Severity != OK && f.Subject != "" {
+			subjects[key(f)] = append(subjects[key(f)], f.Subject)
+		}
+	}
+	for _, f := range findings {
+		same := subjects[key(&f)]
+		if len(same) > 1 && same[0] != f.Subject {
+			continue
+		}
+		if len(same) > 1 {
+			f.Subject = fmt.Sprintf("%d: %s", len(same), filtered.Some(same))
+		}
+		out = append(out, f)
+	}
+	return out
 }
 
 // Count returns how many findings are of a severity.

@@ -173,7 +173,7 @@ func gatherDaemon(ctx context.Context, o Options) (d daemonFacts) {
 	d.Tunnels = status.Tunnels
 	d.NotReady, d.Server, d.ByControllers = status.NotReady, status.Server, status.ByControllers
 	d.Role, d.Ready, d.Interfaces, d.Problems = Role(status.Role), status.Ready, status.Interfaces, status.Problems
-	d.Name, d.Replicas = status.Name, status.Replicas
+	d.Name, d.Replicas, d.Filtered = status.Name, status.Replicas, status.Filtered
 	d.Path, d.SHA256, d.Refused = status.Config.Path, status.Config.SHA256, status.Config.Error
 	return d
 }

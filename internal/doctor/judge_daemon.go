@@ -91,7 +91,14 @@ func judgeDaemon(f *facts) (out []Finding) {
 			fmt.Sprintf("runs by %s (sha256 %.8s), which is not this file (%.8s)", d.Path, d.SHA256, f.File.SHA256),
 			"name the daemon's own file; if that was changed and not read yet: " + api.Ctl(f.Instance) + " config reload"})
 	}
+	explained := map[string]bool{} // by judgeFiltered
+	for i := range d.Filtered {
+		explained[d.Filtered[i].Problem()] = true
+	}
 	for _, problem := range d.Problems {
+		if explained[problem] {
+			continue
+		}
 		found := "reports: " + problem
 		if slices.Contains(d.NotReady, problem) {
 			found = "is not ready: " + problem
@@ -101,6 +108,9 @@ func judgeDaemon(f *facts) (out []Finding) {
 			remedy = "read `controller not joined` in its log (" + journalOf(f.Role) + "): the network, the certificate (`ballast ctl pki show DIR`), or controllers that are down"
 		}
 		out = append(out, Finding{"daemon", subject, Problem, found, remedy})
+	}
+	if len(explained) > 0 && len(out) == 0 {
+		return nil
 	}
 	if len(out) == 0 && !d.Ready {
 		return []Finding{{"daemon", subject, Problem, "runs and is not ready", readLog(f.Role)}}

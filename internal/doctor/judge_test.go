@@ -15,6 +15,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/linux/features"
 	"github.com/ballast-lb/ballast/internal/linux/mptcp"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
+	"github.com/ballast-lb/ballast/internal/machine/filtered"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
@@ -122,6 +123,10 @@ func TestOneFaultIsOneFinding(t *testing.T) {
 		{"no tc", RoleLB, func(f *facts) {
 			f.Kernel.Features = append(f.Kernel.Features, features.Feature{Name: "health checks", Since: "5.18", Err: errors.New("not supported"), Without: "straight"})
 		}, "kernel features", Warning, "Linux 5.18"},
+		{"filtered tunnels", RoleLB, func(f *facts) {
+			cause := filtered.Cause{Protocol: "IP protocol 4", Balancers: []string{"lb1"}, Servers: []string{"s1", "s2"}, Addresses: []netip.Addr{server}}
+			f.Daemon.Filtered, f.Daemon.Problems = []filtered.Cause{cause}, []string{cause.Problem()}
+		}, "tunnels", Problem, "let it pass from"},
 		{"no BTF", RoleLB, func(f *facts) {
 			f.Kernel.Features = []features.Feature{{Name: "BTF of the kernel", Since: "5.2", Err: errors.New("not found")}}
 		}, "kernel features", Problem, "CONFIG_DEBUG_INFO_BTF"},

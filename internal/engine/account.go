@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/machine/balance"
+	"github.com/ballast-lb/ballast/internal/machine/filtered"
 	"github.com/ballast-lb/ballast/internal/machine/follow"
 	"github.com/ballast-lb/ballast/internal/machine/health"
 	"github.com/ballast-lb/ballast/internal/machine/node"
@@ -299,6 +300,29 @@ func (a *account) needsAgents() bool {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
 	return a.view.Service.Return == model.ReturnDirect && a.view.Service.Affinity.Cookies()
+}
+
+// tunnels adds what load balancers see, through tunnels, of one of the service's servers. Where its agent has found why packets are lost,
+// the tunnel is not what is wrong.
+func (a *account) tunnels(id uint16, views []filtered.View) []filtered.View {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	protocol := a.view.Service.TunnelProtocol()
+	if protocol == "" || a.judge.Lost(id) {
+		return views
+	}
+	for i := range a.view.Service.Servers {
+		server := &a.view.Service.Servers[i]
+		if server.ID != id {
+			continue
+		}
+		for lb, v := range a.judge.Views(id) {
+			if !v.Direct {
+				views = append(views, filtered.View{Balancer: lb, Server: server.Name, Address: server.Address, Protocol: protocol, Answers: v.Healthy || !v.Unanswered})
+			}
+		}
+	}
+	return views
 }
 
 // status tells what is known of the service's servers.

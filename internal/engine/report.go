@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/machine/balance"
+	"github.com/ballast-lb/ballast/internal/machine/filtered"
 	"github.com/ballast-lb/ballast/internal/machine/health"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
@@ -138,6 +139,20 @@ func (e *Engine) Activity(service string, id uint16) uint64 {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
 	return a.activity[id]
+}
+
+// Tunnels tells what load balancers see through tunnels of the servers that the agents speak for.
+func (e *Engine) Tunnels(agents []pki.Identity) (views []filtered.View) {
+	seen := map[entry]bool{}
+	for i := range agents {
+		for _, server := range e.serversOf(&agents[i]) {
+			if !seen[server] {
+				seen[server] = true
+				views = server.account.tunnels(server.id, views)
+			}
+		}
+	}
+	return views
 }
 
 // MarkAgents says of servers that need an agent whether one that speaks for them is connected.

@@ -30,7 +30,7 @@ func healthFromProto(report *ballastv1.HealthReport) []engine.ServerHealth {
 	for _, s := range report.Servers {
 		if s.Id <= idMax {
 			servers = append(servers, engine.ServerHealth{Service: s.Service, ID: uint16(s.Id),
-				View: health.View{Healthy: s.Healthy, Direct: s.Direct, Detail: legible(s.Detail)}})
+				View: health.View{Healthy: s.Healthy, Direct: s.Direct, Unanswered: s.Unanswered && !s.Direct && !s.Healthy, Detail: legible(s.Detail)}})
 		}
 	}
 	return servers

@@ -174,6 +174,21 @@ var (
 	allDownNames  = map[AllDown]string{AllDownKeep: "keep", AllDownAll: "all", AllDownNone: "none", AllDownWithdraw: "withdraw"}
 )
 
+// TunnelProtocol is how firewalls name the tunnels of the service to servers; empty: it has none.
+func (s *Service) TunnelProtocol() string {
+	switch {
+	case s.Forward == ForwardGUE:
+		return "UDP port 6080"
+	case s.Forward == ForwardSRv6:
+		return "IPv6 with routing headers (protocol 43)"
+	case s.Forward == ForwardIPIP && s.VIP.Is6():
+		return "IP protocol 41"
+	case s.Forward == ForwardIPIP:
+		return "IP protocol 4"
+	}
+	return ""
+}
+
 // Tunnels reports whether packets travel inside others, which agents unpack.
 func (v Forward) Tunnels() bool { return v == ForwardIPIP || v == ForwardGUE || v == ForwardSRv6 }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/machine/filtered"
 	"github.com/ballast-lb/ballast/internal/machine/health"
 	"github.com/ballast-lb/ballast/internal/model"
 )
@@ -25,9 +26,6 @@ type problem struct {
 	Since int64  `json:"since"` // when this console saw it first, in milliseconds
 }
 
-// namesShown is how many servers a problem names.
-const namesShown = 3
-
 // problemsOf lists what is wrong, the worst first.
 func problemsOf(v *View) (list []problem) {
 	for _, text := range v.Problems {
@@ -35,11 +33,7 @@ func problemsOf(v *View) (list []problem) {
 	}
 	joined := map[*ballastv1.NodeStatus]bool{}
 	services := serviceProblems(v, joined)
-	for _, n := range v.Nodes { // causes before what they lead to
-		if !joined[n] {
-			list = append(list, nodeProblems(n)...)
-		}
-	}
+	list = append(list, nodesProblems(v.Nodes, joined)...) // causes before what they lead to
 	list = append(list, services...)
 	list = slices.Compact(list)
 	slices.SortStableFunc(list, func(a, b problem) int { return cmp.Compare(a.Level, b.Level) })
@@ -88,11 +82,11 @@ func serviceProblems(v *View, joined map[*ballastv1.NodeStatus]bool) (list []pro
 			add(levelBad, name, what)
 		}
 		if len(agentless) > 0 {
-			add(levelWarn, name, fmt.Sprintf("%s without a connected agent: %s", areServers(len(agentless)), some(agentless)))
+			add(levelWarn, name, fmt.Sprintf("%s without a connected agent: %s", areServers(len(agentless)), filtered.Some(agentless)))
 		}
 	}
 	for _, p := range order {
-		list = append(list, problem{Level: p.Level, Text: some(same[p.Text]) + ": " + p.Text})
+		list = append(list, problem{Level: p.Level, Text: filtered.Some(same[p.Text]) + ": " + p.Text})
 	}
 	return list
 }
@@ -103,7 +97,7 @@ func unhealthyServers(v *View, names []string, last *Server, joined map[*ballast
 		return ""
 	}
 	if len(names) > 1 {
-		return fmt.Sprintf("%s unhealthy: %s", areServers(len(names)), some(names))
+		return fmt.Sprintf("%s unhealthy: %s", areServers(len(names)), filtered.Some(names))
 	}
 	text := "server " + names[0] + " is unhealthy"
 	if last.HealthDetail != "" {
@@ -134,19 +128,38 @@ func takesNew(s *Server) bool {
 
 func areServers(n int) string { return model.Counted(n, "server is", "servers are") }
 
-func some(names []string) string {
-	if len(names) <= namesShown {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:namesShown], ", "), len(names)-namesShown)
-}
-
 var roleNames = map[string]string{"lb": "load balancer", "agent": "agent", "controller": "controller"}
 
+// nodesProblems lists what is wrong with nodes. What is wrong with several of a role in the same words is one problem.
+func nodesProblems(nodes []*ballastv1.NodeStatus, joined map[*ballastv1.NodeStatus]bool) (list []problem) {
+	type fault struct{ role, level, text string }
+	names, order := map[fault][]string{}, []fault{}
+	for _, n := range nodes {
+		if joined[n] {
+			continue
+		}
+		for _, p := range nodeProblems(n) {
+			f := fault{cmp.Or(roleNames[n.Role], n.Role), p.Level, p.Text}
+			if names[f] == nil {
+				order = append(order, f)
+			}
+			names[f] = append(names[f], n.Name)
+		}
+	}
+	for _, f := range order {
+		who := f.role + " " + names[f][0]
+		if n := len(names[f]); n > 1 {
+			who = fmt.Sprintf("%d %ss (%s)", n, f.role, filtered.Some(names[f]))
+		}
+		list = append(list, problem{Level: f.level, Text: who + f.text})
+	}
+	return list
+}
+
+// nodeProblems lists what is wrong with a node, without its name.
 func nodeProblems(n *ballastv1.NodeStatus) (list []problem) {
-	who := cmp.Or(roleNames[n.Role], n.Role) + " " + n.Name
 	add := func(level, format string, args ...any) {
-		list = append(list, problem{Level: level, Text: who + " " + fmt.Sprintf(format, args...)})
+		list = append(list, problem{Level: level, Text: fmt.Sprintf(format, args...)})
 	}
 	level := levelWarn
 	switch {
@@ -155,23 +168,23 @@ func nodeProblems(n *ballastv1.NodeStatus) (list []problem) {
 			level = levelBad
 		}
 		if len(n.Problems) == 0 {
-			add(level, "is lost: it was connected and is not any more")
+			add(level, ": lost, was connected and is not any more")
 		}
 		for _, text := range n.Problems { // why it is
-			add(level, "is lost: %s", text)
+			add(level, ": lost: %s", text)
 		}
 		return list
 	case n.Ready == "no":
 		level = levelBad
 		if len(n.Problems) == 0 {
-			add(levelBad, "is not ready")
+			add(levelBad, ": not ready")
 		}
 	}
 	if n.Health == health.Unhealthy {
-		add(levelBad, "is unhealthy: %s", cmp.Or(n.HealthDetail, "its check fails"))
+		add(levelBad, ": unhealthy: %s", cmp.Or(n.HealthDetail, "its check fails"))
 	}
 	for _, text := range n.Problems {
-		list = append(list, problem{Level: level, Text: who + ": " + text})
+		add(level, ": %s", text)
 	}
 	return list
 }

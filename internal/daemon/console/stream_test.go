@@ -136,7 +136,7 @@ func TestTheFirstLineSaysWhatIsWrong(t *testing.T) {
 		"No service is configured yet.":                                       func(v *View) { *v = View{} },
 		"web: server s2 is unhealthy: connect: refused":                       func(v *View) { v.Servers[1].Health, v.Servers[1].HealthDetail = "unhealthy", "connect: refused" },
 		"web: no server takes new connections":                                func(v *View) { v.Servers = nil },
-		"load balancer lb2 is lost: it was connected and is not any more":     func(v *View) { v.Nodes = []*ballastv1.NodeStatus{{Role: "lb", Name: "lb2", Ready: "lost"}} },
+		"load balancer lb2: lost, was connected and is not any more":          func(v *View) { v.Nodes = []*ballastv1.NodeStatus{{Role: "lb", Name: "lb2", Ready: "lost"}} },
 		"web: 1 server is without a connected agent: s3":                      func(v *View) { v.Servers[2].Agent = "none" },
 		"controller c1: the store cannot be reached": func(v *View) {
 			v.Nodes = []*ballastv1.NodeStatus{{Role: "controller", Name: "c1", Ready: "no", Problems: []string{"the store cannot be reached"}}}
@@ -156,9 +156,14 @@ func TestTheFirstLineSaysWhatIsWrong(t *testing.T) {
 			v.Servers[1].Health, v.Servers[1].HealthDetail = "unhealthy", "timeout"
 			v.Nodes = []*ballastv1.NodeStatus{{Role: "agent", Name: "s2", Ready: "yes", Problems: []string{"gets no tunnels"}}}
 		},
-		"load balancer lb2 is lost: its certificate is revoked": func(v *View) { // the cause, and once
+		"load balancer lb2: lost: its certificate is revoked": func(v *View) { // the cause, and once
 			v.Servers[1].Health = "unhealthy"
 			v.Nodes = []*ballastv1.NodeStatus{{Role: "lb", Name: "lb2", Ready: "lost", Problems: []string{"its certificate is revoked"}}}
+		},
+		"5 agents (s1, s2, s3 and 2 more): port 80 is closed": func(v *View) {
+			for _, name := range []string{"s1", "s2", "s3", "s4", "s5"} {
+				v.Nodes = append(v.Nodes, &ballastv1.NodeStatus{Role: "agent", Name: name, Ready: "yes", Problems: []string{"port 80 is closed"}})
+			}
 		},
 		"no load balancer is connected": func(v *View) { v.Problems = []string{"no load balancer is connected"} },
 	} {

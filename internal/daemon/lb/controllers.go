@@ -110,7 +110,7 @@ func (r remote) onChecks(controller string, services []string) {
 func (r remote) reportHealth(servers []engine.ServerHealth) {
 	report := &ballastv1.HealthReport{Servers: make([]*ballastv1.ServerHealth, len(servers))}
 	for i, s := range servers {
-		report.Servers[i] = &ballastv1.ServerHealth{Service: s.Service, Id: uint32(s.ID), Healthy: s.Healthy, Detail: s.Detail, Direct: s.Direct}
+		report.Servers[i] = &ballastv1.ServerHealth{Service: s.Service, Id: uint32(s.ID), Healthy: s.Healthy, Detail: s.Detail, Direct: s.Direct, Unanswered: s.Unanswered}
 	}
 	r.controllers.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Health{Health: report}})
 	if local := r.alone.Load(); local != nil {

@@ -75,6 +75,10 @@ func (o observer) status() api.LBStatus {
 	}
 	_, avoided := o.programs.exits.split(now.LeavesBy)
 	status.Problems = slices.Concat(stops, avoided, o.tables.Unreachable(time.Now()), o.checks.Problems(now), unrecognised(now), o.bgp.Problems())
+	status.Filtered = o.checks.Filtered(now, o.name)
+	for _, cause := range status.Filtered {
+		status.Problems = append(status.Problems, cause.Problem())
+	}
 	if !programs.allDown {
 		status.Problems = append(status.Problems, programs.down...)
 	}

@@ -101,9 +101,10 @@ const (
 
 // Remarks are what there is to say of a check besides whether it succeeded.
 type Remarks struct {
-	Straight string // why it went straight to the server's address; empty: it took the way of traffic
-	Cookie   Cookie
-	SentBy   int // device that XDP redirected its first packet to, which was not answered; 0: it was, or the kernel sent it
+	Straight   string // why it went straight to the server's address; empty: it took the way of traffic
+	Cookie     Cookie
+	Unanswered bool // not even a refusal has come back
+	SentBy     int  // device that XDP redirected its first packet to, which was not answered; 0: it was, or the kernel sent it
 }
 
 // Result is what is known of one target.

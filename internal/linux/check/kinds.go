@@ -36,7 +36,7 @@ const (
 // attempt makes one check.
 func (p *Prober) attempt(ctx context.Context, t Target) (remarks Remarks, err error) {
 	remarks, answered, err := p.ask(ctx, t)
-	if answered || !errors.Is(err, errTimedOut) {
+	if remarks.Unanswered = !answered && errors.Is(err, errTimedOut); !remarks.Unanswered {
 		remarks.SentBy = 0
 	}
 	return remarks, err

@@ -64,6 +64,9 @@ func (j *Judge) forgetFindings(now time.Time, here map[uint16]bool) {
 	})
 }
 
+// Lost reports whether the server's agents find that packets for it are lost, as of the last Down.
+func (j *Judge) Lost(id uint16) bool { return j.verdicts[id].lost != "" }
+
 // lost tells why packets for a server are lost, as its agents find; empty: they are not. A check that has gone through the tunnel to the VIP
 // and succeeded knows better of what it sees, however the packets get there: the host may translate the VIP's address, for example.
 func (j *Judge) lost(id uint16) string {

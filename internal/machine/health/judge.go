@@ -46,9 +46,10 @@ type Judge struct {
 
 // View is what a load balancer sees of a server.
 type View struct {
-	Healthy bool
-	Direct  bool   // the check did not go through the tunnel to the VIP
-	Detail  string // what is wrong or worth knowing, also of a healthy server
+	Healthy    bool
+	Direct     bool   // the check did not go through the tunnel to the VIP
+	Unanswered bool   // the last check through the tunnel: not even a refusal has come back
+	Detail     string // what is wrong or worth knowing, also of a healthy server
 }
 
 type view struct {
@@ -290,6 +291,17 @@ func (j *Judge) Status(id uint16) (state, detail string) {
 		state = Healthy
 	}
 	return state, detail
+}
+
+// Views returns, by load balancer, what those with a say see of a server, as of the last Down.
+func (j *Judge) Views(id uint16) map[string]View {
+	views := map[string]View{}
+	for _, lb := range j.seen.voters {
+		if v, ok := j.views[id][lb]; ok {
+			views[lb] = v.View
+		}
+	}
+	return views
 }
 
 // told groups the load balancers by what they say is wrong.

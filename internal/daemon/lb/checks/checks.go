@@ -225,7 +225,7 @@ func (c *Checks) sentBy(ifindex int) string {
 func (c *Checks) report(results []check.Result) {
 	servers := make([]engine.ServerHealth, len(results))
 	for i, r := range results {
-		servers[i] = engine.ServerHealth{Service: r.Service, ID: r.ID, View: health.View{Healthy: r.Healthy, Direct: r.Straight != "", Detail: r.Detail}}
+		servers[i] = engine.ServerHealth{Service: r.Service, ID: r.ID, View: health.View{Healthy: r.Healthy, Direct: r.Straight != "", Unanswered: r.Straight == "" && r.Unanswered, Detail: r.Detail}}
 		if r.Healthy && r.Cookie == check.CookieMissing {
 			servers[i].Detail = checkroute.ErrNoTimestamps.Error()
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/lb/dataplane"
 	"github.com/ballast-lb/ballast/internal/linux/check"
 	"github.com/ballast-lb/ballast/internal/linux/checkroute"
+	"github.com/ballast-lb/ballast/internal/machine/filtered"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -36,6 +37,34 @@ func (c *Checks) Problems(now *dataplane.Snapshot) (problems []string) {
 		problems = append(problems, fmt.Sprintf("service %s: server %s: %s", r.Service, now.ServerName(r.Service, r.ID), what))
 	}
 	return problems
+}
+
+// Filtered are the tunnels that something on the way seems to drop.
+func (c *Checks) Filtered(now *dataplane.Snapshot, name string) []filtered.Cause {
+	servers := map[checkroute.Key]filtered.View{}
+	for i := range now.Running.Services {
+		s := &now.Running.Services[i]
+		protocol := s.TunnelProtocol()
+		if protocol == "" || now.SendsToNodes(s) {
+			continue
+		}
+		for j := range s.Servers {
+			server := &s.Servers[j]
+			path := now.Paths[server.Address]
+			servers[checkroute.Key{Service: s.Name, ID: server.ID}] = filtered.View{Balancer: name, Server: server.Name, Address: server.Address, Protocol: protocol,
+				Source: path.Source, Hop: now.DescribePath(server.Address)}
+		}
+	}
+	var views []filtered.View
+	for _, r := range c.prober.All() {
+		v, tunnelled := servers[checkroute.Key{Service: r.Service, ID: r.ID}]
+		if !tunnelled || r.Straight != "" {
+			continue
+		}
+		v.Answers = r.Healthy || !r.Unanswered
+		views = append(views, v)
+	}
+	return filtered.Alone(views)
 }
 
 // isForeign waits for the verdict, like the server's place in the tables: keys change everywhere, but not at one moment.

@@ -391,7 +391,7 @@ func newest(have map[string]*ballastv1.Weights, updates uint64) bool {
 }
 
 func TestAPeerThatTakesNothingForLongIsCut(t *testing.T) {
-	ca, hub := fleettest.NewAuthority(t), testHub(t, func(o *Options) { o.Limits.WriteTimeout = 200 * time.Millisecond })
+	ca, hub := fleettest.NewAuthority(t), testHub(t, func(o *Options) { o.Limits.WriteTimeout = 2 * time.Second })
 	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
 	hub.SetState(fleettest.View(1, fleettest.Service("web", 1)))
 	fleettest.Join(t, address, ca.Issue(pki.LB, "lb1"))

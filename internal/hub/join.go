@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"strings"
 	"time"
 	"unicode"
@@ -66,6 +65,10 @@ func (h *Hub) join(ctx context.Context, s *stream) error {
 		p.stop(h.receive(s, p))
 	}()
 	err := h.send(ctx, s, p)
+	if p.slow.Load() || errors.Is(err, errSlow) { // whatever else the end of the stream has caused first
+		h.metrics.refused.WithLabelValues("slow").Inc()
+		err = connect.NewError(connect.CodeAborted, fmt.Errorf("it took nothing for %v", h.options.Limits.WriteTimeout))
+	}
 	p.stop(nil)
 	<-received
 	p.barred = revokedOf(ctx).Err() != nil
@@ -238,19 +241,19 @@ func (h *Hub) sendOne(s *stream, p *peer, message *frame) error {
 		return why
 	default:
 	}
-	began := time.Now()
-	late, never := began.Add(h.options.Limits.WriteTimeout), time.Time{}
-	p.call.deadlines(nil, &late)
+	// A write deadline that passes when the message has just been sent would reset the stream as well, and nobody could tell why it has ended.
+	late := time.AfterFunc(h.options.Limits.WriteTimeout, func() {
+		p.slow.Store(true)
+		now := time.Now()
+		p.call.deadlines(nil, &now)
+	})
 	err := s.Send(message)
+	if !late.Stop() {
+		return errors.Join(err, errSlow)
+	}
 	if err == nil {
-		p.call.deadlines(nil, &never) // or it would cut a stream that has nothing to wait for
 		h.metrics.sent(message.size())
 		return nil
-	}
-	// Whatever else its end has caused; also when the message before was sent in the very moment in which its time was up.
-	if time.Since(began) >= h.options.Limits.WriteTimeout || errors.Is(err, os.ErrDeadlineExceeded) {
-		h.metrics.refused.WithLabelValues("slow").Inc()
-		return connect.NewError(connect.CodeAborted, fmt.Errorf("it took nothing for %v", h.options.Limits.WriteTimeout))
 	}
 	select {
 	case why := <-p.end:
@@ -259,6 +262,9 @@ func (h *Hub) sendOne(s *stream, p *peer, message *frame) error {
 		return err
 	}
 }
+
+// errSlow ends a stream whose peer took nothing for as long as the limit says.
+var errSlow = errors.New("it took nothing in time")
 
 // receive takes the node's reports until its stream ends.
 func (h *Hub) receive(s *stream, p *peer) error {

@@ -39,6 +39,7 @@ type peer struct {
 	bytes            *rate.Limiter
 	taken            int64 // bytes of the stream that the limiter knows of
 
+	slow atomic.Bool // it took nothing for as long as the limit says
 	wake chan struct{}
 	end  chan error // why the stream has to end, from outside
 

@@ -62,6 +62,51 @@ func TestTheStatusSaysWhatClientsNotice(t *testing.T) {
 	}
 }
 
+// The agent of s1 knows its device, the load balancer its path: neither knows that packets are lost.
+//
+// Promise: A controller names servers whose device drops packets that load balancers send there.
+func TestServersWhoseDeviceTakesLessThanIsSentAreNamed(t *testing.T) {
+	ca, dir := fleettest.NewAuthority(t), t.TempDir()
+	c := startController(t, ca, "c1", "127.0.0.1:0", newMemory(t), func(o *Options) { o.RunDir = dir })
+	client := api.NewClient(api.SocketPath(dir, "c1"))
+	apply(t, client.Fleet(), fleettest.Service("web", 1, 2))
+	lb, agent := fleettest.Join(t, c.address, ca.Issue(pki.LB, "lb1")), fleettest.Join(t, c.address, ca.Issue(pki.Agent, "s1"))
+	await := func(what string, wanted ...string) {
+		t.Helper()
+		fleettest.Await(t, what, func() bool {
+			var s Status
+			fleettest.Require(t, client.Get(t.Context(), api.PathStatus, &s))
+			return slices.EqualFunc(s.Problems, wanted, strings.HasPrefix)
+		})
+	}
+	say := func(who *fleettest.Conversation, told *ballastv1.Condition) {
+		t.Helper()
+		fleettest.Require(t, who.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Condition{Condition: told}}))
+	}
+	const lost = "clients of 1 server (s1) lose packets of more than"
+	paths := func(most uint32, others map[string]uint32) { say(lb, &ballastv1.Condition{Paths: &ballastv1.PathMTUs{Most: most, Others: others}}) }
+	device := func(r *ballastv1.Receiver) { say(agent, &ballastv1.Condition{Receiver: r}) }
+	paths(1500, nil)
+	device(&ballastv1.Receiver{Device: "eth0", Mtu: 1400})
+	await("the device takes less", lost)
+	paths(1500, map[string]uint32{"10.0.0.1": 1400})
+	await("the path to that server is as narrow")
+	paths(1400, map[string]uint32{"10.0.0.1": 1500})
+	await("it alone is wide", lost)
+	device(&ballastv1.Receiver{Device: "eth0", Mtu: 1400, Segment: 1300})
+	await("clients are told to send less")
+	device(&ballastv1.Receiver{Device: "a name that is longer than any", Mtu: 1000})
+	await("no such device can be")
+	device(&ballastv1.Receiver{Device: "eth0", Mtu: 1400})
+	await("it is as before", lost)
+	tooMany := map[string]uint32{}
+	for i := range 300 {
+		tooMany[string(rune(i))] = 9000
+	}
+	paths(1500, tooMany)
+	await("more is told than is kept")
+}
+
 // Promise: A controller names tunnels that are dropped on the way to servers whose agents are connected as one problem.
 func TestServersThatRunAndGetNoTunnelsAreOneProblem(t *testing.T) {
 	ca, dir := fleettest.NewAuthority(t), t.TempDir()

@@ -165,6 +165,7 @@ func (c *controller) fleetProblems() (problems []string) {
 	for _, cause := range filtered.Seen(c.engine.Tunnels(c.hub.Agents())) {
 		problems = append(problems, cause.Problem())
 	}
+	problems = append(problems, c.mtuProblems(&fleet)...)
 	var speakers []string
 	for i := range fleet.Nodes {
 		if !fleet.Nodes[i].BGP.IsZero() {

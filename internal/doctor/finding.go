@@ -5,7 +5,7 @@ package doctor
 import (
 	"fmt"
 
-	"github.com/ballast-lb/ballast/internal/machine/filtered"
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // Severity says how bad a finding is.
@@ -64,7 +64,7 @@ func merged(findings []Finding) (out []Finding) {
 			continue
 		}
 		if len(same) > 1 {
-			f.Subject = fmt.Sprintf("%d: %s", len(same), filtered.Some(same))
+			f.Subject = fmt.Sprintf("%d: %s", len(same), model.Some(same))
 		}
 		out = append(out, f)
 	}

@@ -302,6 +302,18 @@ func (a *account) needsAgents() bool {
 	return a.view.Service.Return == model.ReturnDirect && a.view.Service.Affinity.Cookies()
 }
 
+// named is the server with an id, without what is known of it.
+func (a *account) named(id uint16) []ServerStatus {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	for i := range a.view.Service.Servers {
+		if a.view.Service.Servers[i].ID == id {
+			return []ServerStatus{{Service: a.name, Server: a.view.Service.Servers[i]}}
+		}
+	}
+	return nil
+}
+
 // tunnels adds what load balancers see, through tunnels, of one of the service's servers. Where its agent has found why packets are lost,
 // the tunnel is not what is wrong.
 func (a *account) tunnels(id uint16, views []filtered.View) []filtered.View {

@@ -141,6 +141,14 @@ func (e *Engine) Activity(service string, id uint16) uint64 {
 	return a.activity[id]
 }
 
+// ServersOf are the servers that an agent speaks for.
+func (e *Engine) ServersOf(agent pki.Identity) (servers []ServerStatus) {
+	for _, server := range e.serversOf(&agent) {
+		servers = append(servers, server.account.named(server.id)...)
+	}
+	return servers
+}
+
 // Tunnels tells what load balancers see through tunnels of the servers that the agents speak for.
 func (e *Engine) Tunnels(agents []pki.Identity) (views []filtered.View) {
 	seen := map[entry]bool{}

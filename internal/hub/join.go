@@ -377,6 +377,7 @@ func (h *Hub) take(p *peer, message *ballastv1.FromNode) error {
 		}
 		p.vips = m.Condition.Announcements
 		h.takeSources(p, m.Condition.Addresses, m.Condition.Own)
+		p.takeMTUs(m.Condition)
 		believed := p.identity.Role == pki.Agent && p.contested() == ""
 		h.mutex.Unlock()
 		if believed {

@@ -53,6 +53,8 @@ type peer struct {
 	problems []string                 // as it tells them
 	barred   bool                     // its certificate is revoked
 	vips     *ballastv1.Announcements // load balancers: as told last; nil: it has no BGP, or is of an older version
+	paths    *ballastv1.PathMTUs      // load balancers; nil: it has not told them
+	receiver *ballastv1.Receiver      // agents; nil: it has not told it
 	sources  []string                 // agents: of load that do not work
 	complete bool                     // it has to be told everything
 	keys     bool

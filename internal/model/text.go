@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strconv"
+	"strings"
 )
 
 // ParseNumber reads a decimal number from least to most. Where 0 stands for "not given", it is out of the range. The error is *Invalid.
@@ -24,6 +25,17 @@ func Counted[N ~int | ~uint8 | ~uint16 | ~uint32 | ~uint64](n N, one, many strin
 		return "1 " + one
 	}
 	return fmt.Sprintf("%d %s", n, many)
+}
+
+// namesShown is how many names Some lists.
+const namesShown = 3
+
+// Some lists names for people, and how many more there are than fit.
+func Some(names []string) string {
+	if len(names) <= namesShown {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:namesShown], ", "), len(names)-namesShown)
 }
 
 // ParsePrefix reads an address with a length. Empty: none.

@@ -377,7 +377,7 @@ func (d *daemon) condition() *ballastv1.Condition {
 		status.Problems = append(status.Problems, status.Config.Error)
 	}
 	condition := &ballastv1.Condition{Ready: status.Ready, Problems: status.Problems}
-	d.reconciler.Do(func(r *reconciler) { condition.Losses = r.losses() })
+	d.reconciler.Do(func(r *reconciler) { condition.Losses, condition.Receiver = r.losses(), r.receives })
 	return condition
 }
 

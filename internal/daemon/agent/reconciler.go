@@ -33,6 +33,7 @@ type reconciler struct {
 	file     api.Config
 	known    bool // what this host serves, by a file or a controller
 	waiting  bool // for that, with a data path of an earlier process
+	receives *ballastv1.Receiver
 	unnamed  bool // a controller that it asked then knows no service that this host is a server of
 
 	keys    *keyReporter
@@ -136,6 +137,7 @@ func (r *reconciler) follow() error {
 	}
 	if err == nil {
 		r.serving.diagnose(local, r.programs.unmarked)
+		r.receives = receiver(r.programs.interfaces, r.serving.addresses())
 	}
 	return err
 }

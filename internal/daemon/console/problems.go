@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
-	"github.com/ballast-lb/ballast/internal/machine/filtered"
 	"github.com/ballast-lb/ballast/internal/machine/health"
 	"github.com/ballast-lb/ballast/internal/model"
 )
@@ -82,11 +81,11 @@ func serviceProblems(v *View, joined map[*ballastv1.NodeStatus]bool) (list []pro
 			add(levelBad, name, what)
 		}
 		if len(agentless) > 0 {
-			add(levelWarn, name, fmt.Sprintf("%s without a connected agent: %s", areServers(len(agentless)), filtered.Some(agentless)))
+			add(levelWarn, name, fmt.Sprintf("%s without a connected agent: %s", areServers(len(agentless)), model.Some(agentless)))
 		}
 	}
 	for _, p := range order {
-		list = append(list, problem{Level: p.Level, Text: filtered.Some(same[p.Text]) + ": " + p.Text})
+		list = append(list, problem{Level: p.Level, Text: model.Some(same[p.Text]) + ": " + p.Text})
 	}
 	return list
 }
@@ -97,7 +96,7 @@ func unhealthyServers(v *View, names []string, last *Server, joined map[*ballast
 		return ""
 	}
 	if len(names) > 1 {
-		return fmt.Sprintf("%s unhealthy: %s", areServers(len(names)), filtered.Some(names))
+		return fmt.Sprintf("%s unhealthy: %s", areServers(len(names)), model.Some(names))
 	}
 	text := "server " + names[0] + " is unhealthy"
 	if last.HealthDetail != "" {
@@ -149,7 +148,7 @@ func nodesProblems(nodes []*ballastv1.NodeStatus, joined map[*ballastv1.NodeStat
 	for _, f := range order {
 		who := f.role + " " + names[f][0]
 		if n := len(names[f]); n > 1 {
-			who = fmt.Sprintf("%d %ss (%s)", n, f.role, filtered.Some(names[f]))
+			who = fmt.Sprintf("%d %ss (%s)", n, f.role, model.Some(names[f]))
 		}
 		list = append(list, problem{Level: f.level, Text: who + f.text})
 	}

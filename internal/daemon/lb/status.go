@@ -238,7 +238,41 @@ func (o observer) condition() *ballastv1.Condition {
 	if status.Config.Error != "" {
 		status.Problems = append(status.Problems, status.Config.Error)
 	}
-	return &ballastv1.Condition{Announcements: o.announcements(), Ready: status.Ready, Problems: status.Problems, Addresses: o.sources(), Own: sourceTexts(append(o.tables.Sources(), o.replication.OwnAddress().Addr()), nil)}
+	return &ballastv1.Condition{Announcements: o.announcements(), Ready: status.Ready, Problems: status.Problems, Paths: pathMTUs(o.tables.Now()), Addresses: o.sources(), Own: sourceTexts(append(o.tables.Sources(), o.replication.OwnAddress().Addr()), nil)}
+}
+
+// pathMTUsTold bounds the servers of which a path MTU is told by itself.
+const pathMTUsTold = 256
+
+// pathMTUs are what packets to servers may have: of nearly all servers it is the same.
+func pathMTUs(now *dataplane.Snapshot) *ballastv1.PathMTUs {
+	servers := map[uint16]int{}
+	for server := range now.Receivers() {
+		if path, known := now.Paths[server.Address]; known {
+			servers[path.MTU]++
+		}
+	}
+	told := &ballastv1.PathMTUs{}
+	for mtu, count := range servers { // the smaller of two that as many have
+		if most := servers[uint16(told.Most)]; count > most || count == most && uint32(mtu) < told.Most {
+			told.Most = uint32(mtu)
+		}
+	}
+	for server := range now.Receivers() {
+		path, known := now.Paths[server.Address]
+		if !known || uint32(path.MTU) == told.Most {
+			continue
+		}
+		if told.Others == nil {
+			told.Others = map[string]uint32{}
+		}
+		if len(told.Others) == pathMTUsTold {
+			told.Most = 0 // whose it is would not be known
+			break
+		}
+		told.Others[server.Address.String()] = uint32(path.MTU)
+	}
+	return told
 }
 
 // announcements are nil without BGP.

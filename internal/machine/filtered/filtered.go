@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/ballast-lb/ballast/internal/model"
 )
@@ -33,9 +32,6 @@ type Cause struct {
 	Running   bool         `json:"running"`   // the servers' agents are connected: the hosts run and are reached otherwise
 }
 
-// namesShown is how many servers a cause names.
-const namesShown = 3
-
 // Problem tells operators of it.
 func (c *Cause) Problem() string {
 	doubt, sources := "unless all of them are down", "load balancers"
@@ -47,10 +43,10 @@ func (c *Cause) Problem() string {
 		for i, source := range c.Sources {
 			texts[i] = source.String()
 		}
-		sources = Some(texts)
+		sources = model.Some(texts)
 	}
 	return fmt.Sprintf("%s (%s) answer%s no packet that load balancer%s %s send%s in tunnels: %s, most likely a firewall or the network drops %s: let it pass from %s to servers",
-		model.Counted(len(c.Servers), "server", "servers"), Some(c.Servers), plural(len(c.Servers) == 1), plural(len(c.Balancers) > 1), Some(c.Balancers), plural(len(c.Balancers) == 1),
+		model.Counted(len(c.Servers), "server", "servers"), model.Some(c.Servers), plural(len(c.Servers) == 1), plural(len(c.Balancers) > 1), model.Some(c.Balancers), plural(len(c.Balancers) == 1),
 		doubt, c.Protocol, sources)
 }
 
@@ -60,14 +56,6 @@ func plural(with bool) string {
 		return "s"
 	}
 	return ""
-}
-
-// Some lists names, and how many more there are than fit.
-func Some(names []string) string {
-	if len(names) <= namesShown {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:namesShown], ", "), len(names)-namesShown)
 }
 
 // tunnel is what may be filtered: from one load balancer to one server.

@@ -47,7 +47,7 @@ func (s *Snapshot) Confirmed() bool {
 // left, drain or are unhealthy are not among them: nobody is sent there.
 func (s *Snapshot) Unreached() map[netip.Addr]string {
 	names := map[netip.Addr]string{}
-	for server := range s.receivers() {
+	for server := range s.Receivers() {
 		if s.Pathless[server.Address] != "" {
 			names[server.Address] = cmp.Or(names[server.Address], server.Name)
 		}
@@ -55,8 +55,8 @@ func (s *Snapshot) Unreached() map[netip.Addr]string {
 	return names
 }
 
-// receivers are the servers and nodes that get new connections from here.
-func (s *Snapshot) receivers() iter.Seq[*model.Server] {
+// Receivers are the servers and nodes that get new connections from here.
+func (s *Snapshot) Receivers() iter.Seq[*model.Server] {
 	return func(yield func(*model.Server) bool) {
 		for i := range s.Running.Services {
 			if service := &s.Running.Services[i]; !s.SendsToNodes(service) && !s.receiversOf(service, yield) {
@@ -81,7 +81,7 @@ func (s *Snapshot) receiversOf(of *model.Service, yield func(*model.Server) bool
 
 // LeavesBy tells whether new connections, or messages to other load balancers, go out by a device.
 func (s *Snapshot) LeavesBy(ifindex uint32) bool {
-	for server := range s.receivers() {
+	for server := range s.Receivers() {
 		if path, known := s.Paths[server.Address]; known && path.Ifindex == ifindex {
 			return true
 		}

@@ -1,0 +1,36 @@
+package controller
+
+import (
+	"github.com/ballast-lb/ballast/internal/machine/pathmtu"
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/plan"
+)
+
+// Specification constants: lengths of headers (RFC 791, 8200, 9293).
+const (
+	ipv4Header = 20
+	ipv6Header = 40
+	tcpHeader  = 20
+)
+
+// mtuProblems joins what agents say of their devices with what load balancers know of the paths to them.
+func (c *controller) mtuProblems(fleet *model.Fleet) []string {
+	var servers []pathmtu.Server
+	for _, r := range c.hub.Receivers() {
+		for _, known := range c.engine.ServersOf(r.Agent) {
+			s := fleet.Service(known.Service)
+			if s == nil || !s.Forward.Tunnels() || !known.Server.TakesNew() {
+				continue
+			}
+			server := pathmtu.Server{Name: known.Server.Name, Device: r.Device, MTU: int(r.Mtu), Overhead: plan.Overhead(s, known.Server.Address),
+				Paths: c.hub.PathMTUs(known.Server.Address)}
+			if s.Protocol == model.ProtocolTCP && s.VIP.Is6() {
+				server.Headers, server.Segment = ipv6Header+tcpHeader, int(r.Segment6)
+			} else if s.Protocol == model.ProtocolTCP {
+				server.Headers, server.Segment = ipv4Header+tcpHeader, int(r.Segment)
+			}
+			servers = append(servers, server)
+		}
+	}
+	return pathmtu.Problems(servers)
+}

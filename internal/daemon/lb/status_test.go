@@ -1,0 +1,37 @@
+package lb
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/ballast-lb/ballast/internal/daemon/lb/dataplane"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/desired"
+	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/plan"
+)
+
+func TestThePathMTUsOfManyServersAreToldInFewWords(t *testing.T) {
+	for _, test := range []struct{ servers, others, most, told int }{
+		{0, 0, 0, 0}, {1000, 0, 1500, 0}, {1000, 1, 1500, 1}, {1000, pathMTUsTold, 1500, pathMTUsTold},
+		{1000, pathMTUsTold + 1, 0, pathMTUsTold}, // and nothing is said of the rest
+		{1, 1, 1400, 1},
+	} {
+		service := model.Service{Name: "web"}
+		now := &dataplane.Snapshot{State: &desired.State{}, Paths: map[netip.Addr]plan.Path{}}
+		for i := range test.servers + test.others {
+			address := netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})
+			service.Servers = append(service.Servers, model.Server{Name: fmt.Sprint("s", i), Address: address, ID: uint16(i + 1), Weight: 1})
+			path := plan.Path{MTU: 1500}
+			if i >= test.servers {
+				path.MTU = 1400
+			}
+			now.Paths[address] = path
+		}
+		now.State.Node = node.Node{Running: model.Fleet{Services: []model.Service{service}}}
+		if told := pathMTUs(now); int(told.Most) != test.most || len(told.Others) != test.told {
+			t.Errorf("%+v: most %d, %d others", test, told.Most, len(told.Others))
+		}
+	}
+}

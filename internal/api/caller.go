@@ -51,10 +51,19 @@ func CallerName(ctx context.Context) string {
 	return "itself"
 }
 
+type socketKey struct{}
+
+// SocketOf returns the unix socket that a request came by; nil: it came by none.
+func SocketOf(ctx context.Context) *net.UnixConn {
+	socket, _ := ctx.Value(socketKey{}).(*net.UnixConn)
+	return socket
+}
+
 // localCaller is for http.Server.ConnContext of a unix socket: the kernel says which process connected.
 func localCaller(ctx context.Context, connection net.Conn) context.Context {
 	c := Caller{Name: "unknown", Role: "local"}
 	if socket, ok := connection.(*net.UnixConn); ok {
+		ctx = context.WithValue(ctx, socketKey{}, socket)
 		if raw, err := socket.SyscallConn(); err == nil {
 			var peer *unix.Ucred
 			if raw.Control(func(fd uintptr) { peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }) == nil && err == nil {

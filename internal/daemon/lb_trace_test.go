@@ -4,7 +4,9 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -83,5 +85,43 @@ func TestASampledTraceShowsAllWhereFewPacketsCome(t *testing.T) {
 	}
 	if _, err := h.client.Stream(t.Context(), api.PathTrace+"?sample=0"); err == nil {
 		t.Error("one of 0 packets is traced")
+	}
+}
+
+// Whoever reads the first trace is stopped, as by Ctrl-S in its terminal.
+//
+// Promise: A trace whose reader takes nothing for seconds ends, and the next one begins.
+func TestAReaderThatStandsDoesNotKeepTheTrace(t *testing.T) {
+	t.Parallel()
+	h := newLBHost(t)
+	h.awaitFileAfter(fmt.Sprintf(lbFile, ""))
+	stopped, err := h.client.Stream(t.Context(), api.PathTrace+"?service=web")
+	require(t, err)
+	defer stopped.Close()
+	if _, err := h.client.Stream(t.Context(), api.PathTrace+"?service=web"); err == nil {
+		t.Fatal("two traces at a time")
+	}
+	var next io.ReadCloser
+	h.connect(func() bool { // one event in a while, until the first reader is given up
+		next, err = h.client.Stream(t.Context(), api.PathTrace+"?service=web")
+		return err == nil
+	})
+	defer next.Close()
+	lines := make(chan string, 1)
+	go func() {
+		line, _ := bufio.NewReader(next).ReadString('\n')
+		lines <- line
+	}()
+	var line string
+	h.connect(func() bool {
+		select {
+		case line = <-lines:
+			return true
+		default:
+			return false
+		}
+	})
+	if !strings.Contains(line, `"service":"web"`) {
+		t.Errorf("the next trace says %q", line)
 	}
 }

@@ -44,6 +44,7 @@ type Tracer struct {
 	suppressed uint32    // since the event before
 	sample     sample
 	seen       uint32 // events since the last refill
+	reader     *reader
 }
 
 // Refill lets so many events come as may in a second, and adjusts a sample: it is to be called once in each.
@@ -51,6 +52,12 @@ func (t *Tracer) Refill() {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
 	if t.trace == nil {
+		return
+	}
+	if now := time.Now(); t.reader.stands(now) {
+		t.Log.Warn("trace ended: its reader has read nothing for a while: is it stopped, or its terminal?", "seconds", patience.Seconds())
+		t.trace.Close()
+		t.reader.socket.SetWriteDeadline(now)
 		return
 	}
 	suppressed, err := t.trace.Allow(t.sample.events())
@@ -73,8 +80,9 @@ func (t *Tracer) Refill() {
 func (t *Tracer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	filter, sample, err := t.filter(r)
 	var trace *lb.Trace
+	reader := newReader(api.SocketOf(r.Context()))
 	if err == nil {
-		trace, err = t.begin(filter, sample)
+		trace, err = t.begin(filter, sample, reader)
 	}
 	if err != nil {
 		w.WriteHeader(http.StatusBadRequest)
@@ -113,22 +121,25 @@ func (t *Tracer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if encoder.Encode(shown) != nil {
 			return
 		}
-		flusher.Flush()
+		if flusher.Flush() != nil {
+			return
+		}
+		reader.sent()
 	}
 }
 
-func (t *Tracer) begin(filter lb.TraceFilter, sample sample) (*lb.Trace, error) {
+func (t *Tracer) begin(filter lb.TraceFilter, sample sample, reader *reader) (*lb.Trace, error) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
 	if t.trace != nil {
-		return nil, errors.New("a trace is running already: end it first")
+		return nil, errors.New("a trace is running already: end it first; one whose reader is stopped ends by itself within seconds")
 	}
 	filter.OneOf = sample.oneOf
 	trace, err := t.Tables.Path().StartTrace(filter)
 	if err != nil {
 		return nil, err
 	}
-	t.trace, t.suppressed, t.seen, t.sample = trace, 0, 0, sample
+	t.trace, t.suppressed, t.seen, t.sample, t.reader = trace, 0, 0, sample, reader
 	_, err = trace.Allow(sample.events())
 	return trace, err
 }

@@ -88,7 +88,7 @@ func Converse(t testing.TB, address string, credentials *pki.Credentials, hello 
 	t.Helper()
 	protocols := new(http.Protocols)
 	protocols.SetHTTP2(true)
-	transport := &http.Transport{TLSClientConfig: credentials.Client(), Protocols: protocols}
+	transport := &http.Transport{TLSClientConfig: credentials.Client(), Protocols: protocols, HTTP2: &http.HTTP2Config{MaxReceiveBufferPerStream: window}}
 	client := ballastv1connect.NewControlClient(&http.Client{Transport: transport}, "https://"+address, connect.WithGRPC())
 	ctx, cancel := context.WithCancel(context.Background())
 	stream, err := client.Join(ctx)
@@ -100,6 +100,9 @@ func Converse(t testing.TB, address string, credentials *pki.Credentials, hello 
 	}
 	return c
 }
+
+// window is how many bytes a peer can be sent that reads nothing.
+const window = 256 << 10
 
 // Join says Hello as the owner of the certificate and awaits the welcome.
 func Join(t testing.TB, address string, credentials *pki.Credentials) *Conversation {

@@ -400,7 +400,7 @@ func TestAPeerThatTakesNothingForLongIsCut(t *testing.T) {
 		all = append(all, model.Share{ID: id + 1, Weight: id})
 	}
 	version := uint64(0)
-	fleettest.Await(t, "the peer is cut", func() bool { // until nothing more fits into its window of 4 MB
+	fleettest.Await(t, "the peer is cut", func() bool { // until nothing more fits into its window
 		version++ // one for each look: what is replaced before it is sent fills nothing
 		hub.Weigh("web", weights(1, version, true, all...))
 		return len(hub.Nodes()) == 0

@@ -94,6 +94,8 @@ func (s *shownCertificates) of(name string) *x509.Certificate {
 // prefixes are those of etcd's peers.
 var prefixes = []string{"/raft", "/members", "/leases", "/version", "/downgrade"}
 
+var errNoController = errors.New("this is for certificates of role controller")
+
 // ServeHTTP implements http.Handler.
 func (p *peerFront) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ofStore := func(prefix string) bool { return strings.HasPrefix(r.URL.Path, prefix) }
@@ -103,7 +105,9 @@ func (p *peerFront) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	who, err := hub.Certified(r)
 	if err != nil || who.Role != pki.Controller {
-		http.Error(w, "this is for certificates of role controller", http.StatusForbidden)
+		err = errNoController
+		hub.NoteRefused(r, pki.WrongRole, err)
+		http.Error(w, err.Error(), http.StatusForbidden)
 		return
 	}
 	p.shown.byName.Store(who.Name, r.TLS.PeerCertificates[0])

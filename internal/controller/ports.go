@@ -24,14 +24,16 @@ type ports struct {
 	console                      *console.Console // at page
 	peer                         peerFront        // of nodes
 	local, measured              *front
+	refusals                     *hub.Refusals // of nodes
 	obstacles                    atomic.Pointer[func() []string]
 }
 
 func listenAt(o *Options, credentials *pki.Credentials) (p *ports, err error) {
 	name := credentials.Identity().Name
 	p = &ports{
-		peer:  peerFront{nonce: rand.Text(), rest: newFront(http.HandlerFunc(tellWaits)), store: newFront(nil)},
-		local: newFront(waitingRoutes(o.Version, name)), measured: newFront(nil),
+		refusals: hub.NewRefusals(o.Log),
+		peer:     peerFront{nonce: rand.Text(), rest: newFront(http.HandlerFunc(tellWaits)), store: newFront(nil)},
+		local:    newFront(waitingRoutes(o.Version, name)), measured: newFront(nil),
 	}
 	defer func() {
 		if err != nil {
@@ -71,6 +73,7 @@ func (p *ports) close() {
 func (p *ports) open(c *controller) {
 	obstacles := c.obstacles
 	p.obstacles.Store(&obstacles)
+	c.refusals = p.refusals
 	p.measured.open(c.metrics())
 	p.local.open(c.localRoutes())
 	p.peer.rest.open(c.routes())
@@ -87,7 +90,7 @@ func (p *ports) serve(credentials *pki.Credentials, log *slog.Logger, fail conte
 			}
 		})
 	}
-	run(func() error { return hub.Serve(ctx, p.nodes, credentials, &p.peer) })
+	run(func() error { return hub.Serve(ctx, p.nodes, credentials, p.refusals, &p.peer) })
 	if p.socket != nil {
 		local := api.NewServer()
 		local.HandleRaw("/", p.local)

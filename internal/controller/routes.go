@@ -64,6 +64,7 @@ func forOperators(handler http.Handler) http.Handler {
 			handler.ServeHTTP(w, r.WithContext(api.WithCaller(r.Context(), by)))
 			return
 		}
+		hub.NoteRefused(r, pki.WrongRole, err)
 		refused := connect.NewError(connect.CodePermissionDenied, err)
 		if !errorsTo.IsSupported(r) {
 			http.Error(w, refused.Error(), http.StatusForbidden)
@@ -372,5 +373,5 @@ func (c *controller) metrics() http.Handler {
 		now := c.status()
 		return listen.Condition{Ready: now.Ready, Problems: len(now.Problems), Epoch: c.hub.KeyNodes().Keys.Current}
 	}
-	return listen.Metrics(listen.About{Role: string(pki.Controller), Version: c.options.Version, Credentials: c.credentials, Look: look}, c, c.hub)
+	return listen.Metrics(listen.About{Role: string(pki.Controller), Version: c.options.Version, Credentials: c.credentials, Look: look}, c, c.hub, c.refusals)
 }

@@ -73,6 +73,7 @@ type controller struct {
 	store       store.Store
 	desired     *Desired
 	hub         *hub.Hub
+	refusals    *hub.Refusals // of its ports
 	engine      *engine.Engine
 	began       time.Time
 	findings    findings

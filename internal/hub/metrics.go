@@ -18,10 +18,11 @@ type metrics struct {
 	coalesced *prometheus.CounterVec
 }
 
+func counter(name, help, label string) *prometheus.CounterVec {
+	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
+}
+
 func newMetrics() metrics {
-	counter := func(name, help, label string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
-	}
 	m := metrics{
 		refused:   counter("ballast_control_refused_total", "Streams that were refused or cut.", "reason"),
 		messages:  counter("ballast_control_messages_total", "Messages of streams.", "direction"),

@@ -35,6 +35,7 @@ func refuseRevoked(credentials *pki.Credentials, handler http.Handler) http.Hand
 		revoked, end := context.WithCancelCause(context.Background())
 		release, err := hold(credentials, r, end)
 		if err != nil {
+			NoteRefused(r, pki.ReasonOf(err), err)
 			refused := connect.NewError(connect.CodePermissionDenied, err)
 			if !errorsTo.IsSupported(r) {
 				http.Error(w, refused.Error(), http.StatusForbidden)

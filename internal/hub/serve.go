@@ -15,8 +15,6 @@ package hub
 
 import (
 	"context"
-	"io"
-	"log"
 	"net"
 	"net/http"
 
@@ -24,16 +22,17 @@ import (
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
-// Serve answers nodes and ctl until ctx ends, and closes the listener. Streams end with ctx, and as soon as the peer's certificate is revoked.
-func Serve(ctx context.Context, listener net.Listener, credentials *pki.Credentials, handler http.Handler) error {
+// Serve answers nodes and ctl until ctx ends, and closes the listener. Whom it refuses refusals counts. Streams end with ctx, and as soon as the peer's certificate is revoked.
+func Serve(ctx context.Context, listener net.Listener, credentials *pki.Credentials, refusals *Refusals, handler http.Handler) error {
 	config := credentials.Server()
+	refusals.watch(config)
 	config.NextProtos = []string{"h2", "http/1.1"}
 	server := &http.Server{
 		Handler: refuseRevoked(credentials, handler), TLSConfig: config, ReadHeaderTimeout: api.HeaderTimeout, IdleTimeout: api.IdleTimeout, Protocols: new(http.Protocols),
 		HTTP2:       api.StreamHTTP2(),
-		BaseContext: func(net.Listener) context.Context { return ctx },
+		BaseContext: func(net.Listener) context.Context { return refusals.into(ctx) },
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connection{}, c) },
-		ErrorLog:    quietLog(),
+		ErrorLog:    refusals.errorLog(),
 	}
 	server.Protocols.SetHTTP1(true)
 	server.Protocols.SetHTTP2(true)
@@ -41,6 +40,3 @@ func Serve(ctx context.Context, listener net.Listener, credentials *pki.Credenti
 	listener.Close() // also where it did not come to serving
 	return err
 }
-
-// quietLog drops what net/http says of single connections: peers that matter are counted and named by the hub.
-func quietLog() *log.Logger { return log.New(io.Discard, "", 0) }

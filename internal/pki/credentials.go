@@ -267,7 +267,7 @@ func (c *Credentials) config(peers []Role) *tls.Config {
 				return err
 			}
 			if !slices.Contains(peers, peer.Role) {
-				return fmt.Errorf("the peer (%s) has role %s, which must be %s here", peer.Name, peer.Role, either(peers))
+				return refuse(WrongRole, fmt.Errorf("the peer (%s) has role %s, which must be %s here", peer.Name, peer.Role, either(peers)))
 			}
 			return c.Refused(state.PeerCertificates[0])
 		},

@@ -75,7 +75,7 @@ func identityOf(certificate *x509.Certificate) (Identity, error) {
 // are not compared with those that were dialled: that the fleet's own authority says the role is what counts.
 func verify(chain []*x509.Certificate, roots *x509.CertPool, now time.Time) (Identity, error) {
 	if len(chain) == 0 {
-		return Identity{}, errors.New("the peer has shown no certificate: give it one with `ballast ctl pki issue`")
+		return Identity{}, refuse(NoCertificate, errors.New("the peer has shown no certificate: give it one with `ballast ctl pki issue`"))
 	}
 	leaf := chain[0]
 	intermediates := x509.NewCertPool()
@@ -89,13 +89,13 @@ func verify(chain []*x509.Certificate, roots *x509.CertPool, now time.Time) (Ide
 	var unknown x509.UnknownAuthorityError
 	switch {
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired && now.Before(leaf.NotBefore):
-		return Identity{}, fmt.Errorf("the peer's certificate (%s) is valid from %s only: are the clocks right?",
-			leaf.Subject.CommonName, leaf.NotBefore.Format(time.RFC3339))
+		return Identity{}, refuse(TooEarly, fmt.Errorf("the peer's certificate (%s) is valid from %s only: are the clocks right?",
+			leaf.Subject.CommonName, leaf.NotBefore.Format(time.RFC3339)))
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		return Identity{}, fmt.Errorf("the peer's certificate (%s) has expired on %s, by the clock here, which says %s: set the clock, or issue a new one with `ballast ctl pki issue`",
-			leaf.Subject.CommonName, leaf.NotAfter.Format(time.RFC3339), now.Format(time.RFC3339))
+		return Identity{}, refuse(Expired, fmt.Errorf("the peer's certificate (%s) has expired on %s, by the clock here, which says %s: set the clock, or issue a new one with `ballast ctl pki issue`",
+			leaf.Subject.CommonName, leaf.NotAfter.Format(time.RFC3339), now.Format(time.RFC3339)))
 	case errors.As(err, &unknown):
-		return Identity{}, fmt.Errorf("the peer's certificate (%s) is not from our authority: is its ca.crt the same as ours?", leaf.Subject.CommonName)
+		return Identity{}, refuse(OtherAuthority, fmt.Errorf("the peer's certificate (%s) is not from our authority: is its ca.crt the same as ours?", leaf.Subject.CommonName))
 	case err != nil:
 		return Identity{}, fmt.Errorf("verify the peer's certificate (%s): %w", leaf.Subject.CommonName, err)
 	}

@@ -46,8 +46,8 @@ func (l *revoked) refuse(r *Revocation, certificate *x509.Certificate) error {
 	if r.Reason != "" {
 		reason = ": " + r.Reason
 	}
-	return fmt.Errorf("the certificate of %s with serial number %s was revoked at %s%s: issue a new one with `ballast ctl pki issue`",
-		plain(certificate.Subject.CommonName), SerialOf(certificate), r.At.Format(time.RFC3339), reason)
+	return refuse(Revoked, fmt.Errorf("the certificate of %s with serial number %s was revoked at %s%s: issue a new one with `ballast ctl pki issue`",
+		plain(certificate.Subject.CommonName), SerialOf(certificate), r.At.Format(time.RFC3339), reason))
 }
 
 // Revoke adds to the list of revoked certificates and cuts what they hold. It returns what is news of it. An error says what of the list

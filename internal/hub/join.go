@@ -358,10 +358,7 @@ func (h *Hub) take(p *peer, message *ballastv1.FromNode) error {
 		}
 	case *ballastv1.FromNode_Applied:
 		h.mutex.Lock()
-		p.behind = time.Time{}
-		if p.applied = m.Applied.Revision; p.applied < p.told && p.identity.Role == role {
-			p.behind = time.Now()
-		}
+		h.takeApplied(p, m.Applied.Revision)
 		h.mutex.Unlock()
 		return nil // agents may tell it, too
 	case *ballastv1.FromNode_Keys:

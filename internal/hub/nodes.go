@@ -59,6 +59,9 @@ func (h *Hub) Nodes() (nodes []*ballastv1.NodeStatus) {
 		if p.identity.Role == pki.LB && h.sources.silent(p.identity.Name) {
 			n.Problems = append(n.Problems, "it tells no address that its tunnels come from, so agents accept tunnels from every address: upgrade it or, if nobody knows it, see \"Lost key\" in docs/run/operate.md")
 		}
+		if why := h.ahead(p, now); why != "" {
+			n.Problems = append(n.Problems, why)
+		}
 		if len(h.revoked) > 0 && !p.takesRevocations {
 			n.Problems = append(n.Problems, "it accepts revoked certificates of controllers: upgrade it")
 		}
@@ -81,7 +84,7 @@ func (h *Hub) epochs(p *peer) (all []uint32, current uint32) {
 }
 
 // hasKeys tells whether a load balancer works with the keys as they are now. The caller holds the lock.
-func (h *Hub) hasKeys(p *peer) bool { return h.known && p.applied >= h.keyed }
+func (h *Hub) hasKeys(p *peer) bool { return h.known && p.applied() >= h.keyed }
 
 // Forget takes nodes of a name off those that are lost.
 func (h *Hub) Forget(name string) (forgotten []string, err error) {
@@ -159,20 +162,45 @@ func (h *Hub) Remember(names []string) []string {
 func (p *peer) status(now time.Time) *ballastv1.NodeStatus {
 	n := &ballastv1.NodeStatus{
 		Role: string(p.identity.Role), Name: p.identity.Name, Address: p.address, Version: p.version, Since: timestamppb.New(p.since),
-		Revision: p.applied, Ready: p.ready, LastSeen: timestamppb.New(now), Problems: slices.Concat(p.problems, p.sources),
+		Revision: p.applied(), Ready: p.ready, LastSeen: timestamppb.New(now), Problems: slices.Concat(p.problems, p.sources),
 	}
 	if why := p.contested(); why != "" {
 		n.Problems = append(n.Problems, why)
 	}
 	if p.lag(now) > behindTime {
-		n.Problems = append(n.Problems, fmt.Sprintf("its tables have revision %d, it was sent %d", p.applied, p.told))
+		n.Problems = append(n.Problems, fmt.Sprintf("its tables have revision %d, it was sent %d", p.applied(), p.told))
 	}
 	return n
 }
 
+// takeApplied takes which revision a node says that it has carried out. The caller holds the hub's lock.
+func (h *Hub) takeApplied(p *peer, revision uint64) {
+	before := p.says
+	p.behind, p.says = time.Time{}, revision
+	if p.applied() < p.told && p.identity.Role == pki.LB {
+		p.behind = time.Now()
+	}
+	if revision > h.revision && before <= h.revision {
+		p.ahead = time.Now()
+	}
+}
+
+// applied is the revision that a node has carried out. Another controller may have sent a newer one, which is believed once it was sent from
+// here, too: a node can name any number. The caller holds the hub's lock.
+func (p *peer) applied() uint64 { return min(p.says, p.told) }
+
+// ahead says that a node claims a revision that this controller does not know, empty: it does not. The caller holds the hub's lock.
+func (h *Hub) ahead(p *peer, now time.Time) string {
+	if p.says <= h.revision || now.Sub(p.ahead) <= behindTime {
+		return ""
+	}
+	return fmt.Sprintf("it reports revision %d, and this controller knows none after %d: this controller does not hear the others, or somebody else has the node's certificate (\"Lost key\" in docs/run/operate.md)",
+		p.says, h.revision)
+}
+
 // lag is for how long a load balancer has carried out nothing of what it was sent; 0: nothing is left. The caller holds the hub's lock.
 func (p *peer) lag(now time.Time) time.Duration {
-	if p.behind.IsZero() || p.applied >= p.told {
+	if p.behind.IsZero() || p.applied() >= p.told {
 		return 0
 	}
 	return now.Sub(p.behind)

@@ -139,7 +139,7 @@ func TestALostNodeIsForgottenAndAConnectedOneIsNot(t *testing.T) {
 
 func TestALoadBalancerThatDoesNotTakeWhatItIsToldIsMarked(t *testing.T) {
 	now := time.Now()
-	p := &peer{identity: pki.Identity{Role: pki.LB, Name: "lb1"}, told: 7, behind: now.Add(-behindTime / 2), applied: 6}
+	p := &peer{identity: pki.Identity{Role: pki.LB, Name: "lb1"}, told: 7, behind: now.Add(-behindTime / 2), says: 6}
 	if n := p.status(now); len(n.Problems) != 0 {
 		t.Errorf("marked at once: %q", n.Problems)
 	}
@@ -147,7 +147,7 @@ func TestALoadBalancerThatDoesNotTakeWhatItIsToldIsMarked(t *testing.T) {
 	if n := p.status(now); !slices.Equal(n.Problems, []string{"its tables have revision 6, it was sent 7"}) {
 		t.Errorf("not marked: %q", n.Problems)
 	}
-	p.applied = 7
+	p.says, p.told = 7, 7
 	if n := p.status(now); len(n.Problems) != 0 {
 		t.Errorf("marked although it has it: %q", n.Problems)
 	}
@@ -181,6 +181,45 @@ func TestALoadBalancerIsBehindForAsLongAsItCarriesOutNothing(t *testing.T) {
 	}
 	if !agent.behind.IsZero() {
 		t.Error("agents need not say what they have carried out")
+	}
+}
+
+// Promise: A node cannot appear to have a newer state than a controller has sent it.
+func TestARevisionThatWasNeverSentIsNotBelieved(t *testing.T) {
+	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
+	hub.SetState(fleettest.View(3, fleettest.Service("web", 1)))
+	lb := fleettest.Join(t, address, ca.Issue(pki.LB, "lb1"))
+	lb.State()
+	say := func(claimed, shown uint64) {
+		t.Helper()
+		fleettest.Require(t, lb.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Applied{Applied: &ballastv1.Applied{Revision: claimed}}}))
+		p := hub.lbs["lb1"]
+		fleettest.Await(t, "the claim is taken", func() bool {
+			hub.mutex.Lock()
+			defer hub.mutex.Unlock()
+			return p.says == claimed
+		})
+		if n := hub.Nodes()[0]; n.Revision != shown || strings.Contains(fmt.Sprint(n.Problems), "revision") {
+			t.Errorf("it says %d, and is shown with %d: %v", claimed, n.Revision, n.Problems)
+		}
+	}
+	say(2, 2)
+	say(1<<63, 3)
+	later := time.Now().Add(2 * behindTime)
+	why := func() string {
+		hub.mutex.Lock()
+		defer hub.mutex.Unlock()
+		return hub.ahead(hub.lbs["lb1"], later)
+	}
+	if !strings.Contains(why(), "knows none after 3") {
+		t.Errorf("nobody says that the revision is not known: %q", why())
+	}
+	say(5, 3) // as another controller has sent it
+	hub.SetState(fleettest.View(5, fleettest.Service("web", 1, 2)))
+	lb.State()
+	if say(5, 5); why() != "" {
+		t.Errorf("it is known by now: %q", why())
 	}
 }
 

@@ -44,7 +44,8 @@ type peer struct {
 	end  chan error // why the stream has to end, from outside
 
 	// Under the hub's lock.
-	applied  uint64
+	says     uint64               // that it has carried out; see applied
+	ahead    time.Time            // when it first said one that was not known here
 	report   *ballastv1.KeyReport // of an agent; nil: there was none yet
 	reported time.Time
 	told     uint64                   // revision that it was sent last

@@ -78,6 +78,9 @@ func (c *Client) Counters(ctx context.Context) (map[string]uint64, error) {
 // unreached is what is said when the daemon does not answer.
 func (c *Client) unreached(err error) string {
 	hint := "is it running, and is this its --instance?"
+	if why := ended(c.path); why != "" {
+		hint = why
+	}
 	if errors.Is(err, fs.ErrPermission) {
 		hint = "run this as root"
 	}

@@ -87,6 +87,10 @@ func Listen(path string) (net.Listener, error) {
 		lock.Close()
 		return nil, fmt.Errorf("listen on %s: another process serves this instance: stop it or use another --instance", path)
 	}
+	if err := os.Remove(endedPath(path)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		lock.Close()
+		return nil, err
+	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		lock.Close()
 		return nil, err

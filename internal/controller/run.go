@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/daemon/console"
 	"github.com/ballast-lb/ballast/internal/daemon/readiness"
@@ -90,7 +91,7 @@ type controller struct {
 }
 
 // Run serves nodes and ctl until told ends.
-func Run(told context.Context, o Options) error {
+func Run(told context.Context, o Options) (err error) {
 	credentials, err := pki.Load(o.TLSDir, o.Name, pki.Controller)
 	if err != nil {
 		return err
@@ -100,6 +101,7 @@ func Run(told context.Context, o Options) error {
 		return err
 	}
 	defer ports.close()
+	defer func() { o.noteEnd(credentials, err) }()
 	ctx, cancel := context.WithCancelCause(told)
 	defer cancel(nil)
 	stopServing := ports.serve(credentials, o.Log, cancel)
@@ -118,6 +120,13 @@ func Run(told context.Context, o Options) error {
 		return nil // it was told to stop
 	}
 	return err
+}
+
+// noteEnd keeps why the process ends.
+func (o *Options) noteEnd(credentials *pki.Credentials, why error) {
+	if o.RunDir != "" {
+		api.NoteEnd(api.SocketPath(o.RunDir, credentials.Identity().Name), why)
+	}
 }
 
 // openedStore is a store with what is to be done about it.
@@ -163,7 +172,8 @@ func openStore(ctx context.Context, o *Options, credentials *pki.Credentials, ad
 			return join(ctx, o.Log, o.Join, credentials, address, front.nonce)
 		}
 	}
-	s, err = etcd.Embed(ctx, etcd.EmbedOptions{DataDir: o.DataDir, Name: credentials.Identity().Name, Peering: peering, Log: o.Log})
+	s, err = etcd.Embed(ctx, etcd.EmbedOptions{DataDir: o.DataDir, Name: credentials.Identity().Name, Peering: peering, Log: o.Log,
+		Ends: func(why error) { o.noteEnd(credentials, why) }})
 	if err != nil {
 		return openedStore{}, err
 	}

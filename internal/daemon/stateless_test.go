@@ -103,6 +103,9 @@ func TestALoadBalancerWithoutItsStateTouchesNothingUntilItIsToldOne(t *testing.T
 		if err := h.wait(); err == nil || strings.Count(h.output.String(), remedy) != i+1 {
 			t.Errorf("the state is %.10s: %v: %s", damaged, err, h.output.String())
 		}
+		if _, err := h.client.Status(t.Context()); err == nil || !strings.Contains(err.Error(), remedy) {
+			t.Errorf("ctl status says %v", err)
+		}
 		untouched("with a damaged state")
 		h.expectProblems("with a damaged state", state+" problem cannot be used", "does not run; the data path that it left")
 	}

@@ -82,7 +82,7 @@ type daemon struct {
 }
 
 // Run runs until ctx ends. The data path stays attached and works on; Detach removes it.
-func Run(ctx context.Context, o Options) error {
+func Run(ctx context.Context, o Options) (err error) {
 	if o.Config != "" {
 		path, err := filepath.Abs(o.Config) // status shows it
 		if err != nil {
@@ -95,6 +95,7 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	defer listener.Close()
+	defer func() { api.NoteEnd(api.SocketPath(o.RunDir, o.Instance), err) }()
 	d := &daemon{options: o, log: o.Log}
 	if len(o.Controllers) > 0 { // before anything is attached
 		if d.credentials, err = pki.Load(o.TLSDir, o.Name, pki.Agent); err != nil {

@@ -42,7 +42,7 @@ import (
 )
 
 // Run runs until ctx ends. The data path stays attached and forwards on; instance.Detach removes it.
-func Run(ctx context.Context, o Options) error {
+func Run(ctx context.Context, o Options) (err error) {
 	if o.Config != "" {
 		path, err := filepath.Abs(o.Config) // it is shown in status
 		if err != nil {
@@ -58,6 +58,7 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	defer listener.Close()
+	defer func() { api.NoteEnd(api.SocketPath(o.RunDir, o.Instance), err) }()
 	lb, err := newLifecycle(o)
 	if err != nil {
 		return err

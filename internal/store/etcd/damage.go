@@ -44,8 +44,9 @@ func checkFiles(dir string) error {
 
 // end is what etcd does when it cannot go on, in whatever goroutine: this process ends with one line that says why.
 type end struct {
-	log *slog.Logger
-	dir string
+	log  *slog.Logger
+	dir  string
+	note func(error) // nil: nobody wants to know
 }
 
 // endingWith makes it so for a logger.
@@ -60,6 +61,9 @@ func (e end) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) {
 	what, why := entry.Message, encoder.Fields["error"]
 	remedy := remedyOf(fmt.Sprint(what, why))
 	e.log.Error("the store cannot go on: this process ends", "directory", e.dir, "etcd", what, "error", why, "remedy", remedy)
+	if e.note != nil {
+		e.note(fmt.Errorf("the store in %s cannot go on: %s: %v: %s", e.dir, what, why, remedy))
+	}
 	os.Exit(1)
 }
 

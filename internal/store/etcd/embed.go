@@ -28,6 +28,7 @@ type EmbedOptions struct {
 	// whoever reaches it all keys of the fleet.
 	ClientURL string
 	Log       *slog.Logger
+	Ends      func(why error) // is called before the store ends this process, nil: nothing is
 }
 
 const (

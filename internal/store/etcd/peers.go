@@ -166,7 +166,7 @@ func (s *starting) once(ctx context.Context, asks bool) (*embed.Etcd, error) {
 		return nil, err
 	}
 	s.removed.Store(false)
-	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapTo(s.options.Log, s.stopping, append(endingWith(end{s.options.Log, s.dir}), noticing(&s.removed))...))
+	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapTo(s.options.Log, s.stopping, append(endingWith(end{s.options.Log, s.dir, s.options.Ends}), noticing(&s.removed))...))
 	if asks {
 		if err := os.WriteFile(s.joining(), nil, 0o600); err != nil {
 			return nil, err

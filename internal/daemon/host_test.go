@@ -42,7 +42,7 @@ const (
 	daemonDir     = "BALLAST_TEST_DIR"
 )
 
-// host runs a daemon in a namespace that has a link to a peer: 10.9.0.1 here, 10.9.0.2 to .4 there.
+// host runs a daemon in a namespace that has a link to a peer: 10.9.0.1 here, 10.9.0.2 to .4 there. The peer's end has the pass program.
 type host struct {
 	t           *testing.T
 	role        string
@@ -91,6 +91,7 @@ func newHost(t *testing.T, role string, here, there []string) *host {
 	h := newDaemon(t, role, newSpace(t, role))
 	h.peer = newSpace(t, role+"-peer")
 	require(t, netspace.Connect(end(h.space, here), end(h.peer, there)))
+	h.onPeer(attachPass)
 	return h
 }
 

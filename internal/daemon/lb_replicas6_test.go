@@ -13,7 +13,6 @@ import (
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/await"
 	"github.com/ballast-lb/ballast/internal/engine"
-	"github.com/ballast-lb/ballast/internal/linux/link"
 	"github.com/ballast-lb/ballast/internal/pki"
 	"github.com/ballast-lb/ballast/internal/plan"
 	"github.com/ballast-lb/ballast/internal/testkit/netspace"
@@ -90,10 +89,6 @@ func TestByIPv6LoadBalancersHearEachOtherAndServe(t *testing.T) {
 	for _, r := range []pki.Request{{Role: pki.LB, Name: "lb1"}, {Role: pki.Controller, Name: "c1"}, {Role: pki.Controller, Name: "c2"}} {
 		require(t, pki.Issue(h.tlsDir(), r))
 	}
-	h.onPeer(func(device *net.Interface) error {
-		_, err := link.AttachPass(device)
-		return err
-	})
 	controller, _ := h.control(1)
 	state := replicatedView(1)
 	vip := netip.AddrPortFrom(state.Services[0].Service.VIP, 80)

@@ -269,6 +269,7 @@ func TestCountersAreServedToPrometheus(t *testing.T) {
 	t.Parallel()
 	h := newLBHost(t)
 	h.awaitFileAfter(strings.Replace(strings.Replace(lbFile, "ports: [80]", "ports: [80], session: tls, session_clients: 3", 1), "%s", "", 1))
+	h.await("readiness", func(s api.LBStatus) bool { return s.Ready && len(s.Problems) == 0 })
 	var sessions []api.SessionCounts
 	require(t, h.client.Get(t.Context(), api.PathSessions, &sessions))
 	if len(sessions) != 1 || sessions[0].Service != "web" || sessions[0].Clients != 3 || len(sessions[0].Hellos) != 9 {

@@ -85,6 +85,15 @@ func (n *datagramNet) plug(space *netspace.Space, i int) {
 	}
 	require(n.t, netspace.Connect(netspace.End{Space: n.space, Interface: fmt.Sprintf("eth%d", i), Addresses: prefix(1)},
 		netspace.End{Space: space, Interface: "eth0", Addresses: prefix(2)}))
+	if i > 0 { // servers' agents send by XDP, too
+		require(n.t, n.space.Do(func() error {
+			device, err := net.InterfaceByName(fmt.Sprintf("eth%d", i))
+			if err != nil {
+				return err
+			}
+			return attachPass(device)
+		}))
+	}
 }
 
 // answer has a server say its name to every datagram for the VIP, whether it has that address or not, and accept what checks connect to.

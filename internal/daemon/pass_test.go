@@ -51,6 +51,7 @@ func TestThePassProgramMakesAVethPairAWire(t *testing.T) {
 	h := newLBHost(t)
 	h.awaitAfterStart()
 	h.await("ways to the servers", func(s api.LBStatus) bool { return s.Ready && len(s.Problems) == 0 })
+	h.onPeer(link.DetachPass)
 	require(t, h.peer.Do(func() error {
 		tool, err := ethtool.NewEthtool()
 		if err != nil {

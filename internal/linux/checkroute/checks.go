@@ -40,6 +40,7 @@ type Target struct {
 	Path    plan.Path // to the server; zero: not known
 	Number  uint32    // of the service in the load balancer's tables
 	ID      uint16    // of the server there
+	Absent  bool      // the tables have no such server now: the load balancer's program cannot send to it, and the kernel sends all
 	// Ports are those that the server's agent takes TCP from a tunnel for: the service's, and what is checked instead of them if
 	// the agent knows of it. Others are checked straight, unless forward is l2: then without a look at the cookie. Nil: all are taken.
 	Ports []uint16

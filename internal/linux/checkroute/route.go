@@ -45,6 +45,9 @@ func newCheckRoutes() *checkRoutes {
 func (r *checkRoutes) prepare(t *Target) checkTarget {
 	made := checkTarget{vip: t.VIP, server: t.Server, owns: t.Owns, placed: t.Placed, ports: t.Ports, tunnel: t.Forward != model.ForwardL2}
 	made.direct = checkCheckWay{Vip: wire.Words(t.Server), Ifindex: t.Path.Ifindex, Service: t.Number, Id: t.ID, ByXdp: checkByXDPDirect}
+	if t.Absent {
+		made.direct.Ifindex = 0
+	}
 	switch {
 	case !t.VIP.IsValid():
 		made.straight = "its own address is all there is"

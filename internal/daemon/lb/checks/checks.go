@@ -149,8 +149,11 @@ func (c *Checks) Follow(tables *dataplane.Tables) {
 	ways := map[checkroute.Key]checkroute.Target{}
 	if second := now.SecondTier(); second != nil && (!asked || wanted[second.Name]) {
 		targets = check.Targets(second)
+		down := now.DownOf(second.Name)
 		for _, target := range targets {
-			ways[checkroute.Key{Service: second.Name, ID: target.ID}] = direct(&target, now, now.PlaceOfNodes())
+			way := direct(&target, now, now.PlaceOfNodes())
+			way.Absent = down[target.ID]
+			ways[checkroute.Key{Service: second.Name, ID: target.ID}] = way
 		}
 	}
 	for i := range now.Running.Services {

@@ -28,12 +28,15 @@ import (
 func init() {
 	dir, role := os.Getenv(daemonDir), os.Getenv(daemonProcess)
 	reporting, isReporting := map[string]string{"s1-agent": "s1", "s2-agent": "s2"}[role]
-	if role != "agent" && role != "remote-agent" && role != "told-agent" && !isReporting {
+	if role != "agent" && role != "generic-agent" && role != "remote-agent" && role != "told-agent" && !isReporting {
 		return
 	}
 	options := agent.Options{
 		Config: filepath.Join(dir, "ballast.yaml"), Instance: "test", RunDir: filepath.Join(dir, "run"),
 		XDPMode: attach.XDPAuto, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	}
+	if role == "generic-agent" {
+		options.XDPMode = attach.XDPGeneric
 	}
 	if role == "remote-agent" {
 		options.Controllers, options.TLSDir, options.Metrics = []string{"10.9.0.1:6443"}, filepath.Join(dir, "tls"), agentMetrics

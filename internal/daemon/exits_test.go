@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 
 	"github.com/ballast-lb/ballast/internal/api"
@@ -18,8 +19,8 @@ import (
 	"github.com/ballast-lb/ballast/internal/testkit/netspace"
 )
 
-// second connects another device of the load balancer, 10.8.0.1, with the peer, 10.8.0.2.
-func (h *lbHost) second() {
+// second connects another device of the host, 10.8.0.1, with the peer, 10.8.0.2.
+func (h *host) second() {
 	h.t.Helper()
 	end := func(space *netspace.Space, address string) netspace.End {
 		return netspace.End{Space: space, Interface: "eth1", Addresses: []netip.Prefix{netip.MustParsePrefix(address)}}
@@ -27,7 +28,7 @@ func (h *lbHost) second() {
 	require(h.t, netspace.Connect(end(h.space, "10.8.0.1/24"), end(h.peer, "10.8.0.2/24")))
 }
 
-func (h *lbHost) onPeerDevice(device string, do func(*net.Interface) error) {
+func (h *host) onPeerDevice(device string, do func(*net.Interface) error) {
 	h.t.Helper()
 	require(h.t, h.peer.Do(func() error {
 		found, err := net.InterfaceByName(device)
@@ -69,6 +70,35 @@ func TestALoadBalancerIsNotReadyWhileADeviceThatNextHopsLeaveByDropsItsFrames(t 
 	h.await("readiness without the device", func(s api.LBStatus) bool { return s.Ready })
 }
 
+// What a load balancer with one device forwards leaves by XDP_TX, and checks that the kernel sends pass.
+func TestALoadBalancerIsNotReadyWhileThePeerOfItsOnlyDeviceDropsItsFrames(t *testing.T) {
+	t.Parallel()
+	noRaces(t)
+	h := newLBHost(t)
+	h.awaitAfterStart()
+	h.await("the load balancer", func(s api.LBStatus) bool { return s.Ready && len(s.Problems) == 0 })
+	h.expectTunnelled()
+	refused := func(s api.LBStatus) bool { return !s.Ready && says(s.NotReady, "ballast pass --interface eth0") }
+	h.onPeer(link.DetachPass)
+	h.await("the refusal", refused)
+	gro := func(on bool) {
+		require(t, h.peer.Do(func() error {
+			tool, err := ethtool.NewEthtool()
+			if err != nil {
+				return err
+			}
+			defer tool.Close()
+			return tool.Change("eth0", map[string]bool{"rx-gro": on})
+		}))
+	}
+	gro(true) // with it alone frames wait for the next ordinary packet
+	h.await("the refusal with GRO", refused)
+	gro(false)
+	h.onPeer(attachPass)
+	h.await("the peer's program", func(s api.LBStatus) bool { return s.Ready })
+	h.expectTunnelled()
+}
+
 // checkedOnTwoDevices starts the load balancer with servers s1 and s2 behind eth0 and s3 behind eth1. The peer accepts all checks.
 func (h *lbHost) checkedOnTwoDevices(forward string) {
 	h.t.Helper()
@@ -92,6 +122,7 @@ func (h *lbHost) checkedOnTwoDevices(forward string) {
 // Promise: When a device drops the frames that are redirected to it, checks of the servers behind it fail, or the
 // load balancer is not ready and withdraws their VIPs.
 // Also held by TestALoadBalancerIsNotReadyWhileADeviceThatNextHopsLeaveByDropsItsFrames,
+// TestALoadBalancerIsNotReadyWhileThePeerOfItsOnlyDeviceDropsItsFrames,
 // TestVIPsWhosePacketsLeaveByADeviceThatDropsThemAreWithdrawn,
 // TestADeviceThatFramesOnlyLeaveByKeepsThePassProgramOverARestart and TestFleetsWorkByTwoDevices.
 func TestAServerBehindADeviceThatDropsRedirectedFramesIsUnhealthy(t *testing.T) {
@@ -113,17 +144,20 @@ func TestAServerBehindADeviceThatDropsRedirectedFramesIsUnhealthy(t *testing.T) 
 			h.await("readiness, as nothing is sent to s3", func(s api.LBStatus) bool {
 				return s.Ready && strings.Contains(strings.Join(s.Problems, "\n"), "ballast pass --interface eth1")
 			})
-			if found := h.doctorOnExits(); len(found) != 1 || found[0].Severity != doctor.Problem || !strings.Contains(found[0].Remedy, "ballast pass --interface eth1") {
+			if found := h.doctorOnExits(doctor.RoleLB); len(found) != 1 || found[0].Severity != doctor.Problem || !strings.Contains(found[0].Remedy, "ballast pass --interface eth1") {
 				t.Errorf("doctor finds %+v", found)
 			}
 			h.onPeerDevice("eth1", attachPass)
 			h.awaitHealths("with it", "s1 healthy", "s2 healthy", "s3 healthy")
 			h.await("no problem", func(s api.LBStatus) bool { return s.Ready && len(s.Problems) == 0 })
-			if found := h.doctorOnExits(); len(found) != 1 || found[0].Severity != doctor.OK {
+			if found := h.doctorOnExits(doctor.RoleLB); len(found) != 1 || found[0].Severity != doctor.OK {
 				t.Errorf("doctor finds %+v with it", found)
 			}
 			h.onPeerDevice("eth1", link.DetachPass)
 			h.awaitHealths("without it again", "s1 healthy", "s2 healthy", "s3 unhealthy ballast pass --interface eth1")
+			h.onPeerDevice("eth1", attachPass)
+			h.onPeerDevice("eth0", link.DetachPass)
+			h.awaitHealths("without that of the peer that clients' packets come in by", "s1 unhealthy ballast pass --interface eth0", "s2 unhealthy ballast pass --interface eth0", "s3 healthy")
 		})
 	}
 }
@@ -139,11 +173,11 @@ func TestInGenericModeServersAreHealthyBehindAnyDevice(t *testing.T) {
 	h.await("no problem", func(s api.LBStatus) bool { return s.Ready && len(s.Problems) == 0 && s.Interfaces["eth0"] == "generic" })
 }
 
-// doctorOnExits is what doctor finds of devices that servers are reached by.
-func (h *lbHost) doctorOnExits() (found []doctor.Finding) {
+// doctorOnExits is what doctor finds of devices that servers, or on a server others, are reached by.
+func (h *host) doctorOnExits(role doctor.Role) (found []doctor.Finding) {
 	h.t.Helper()
 	require(h.t, h.space.Do(func() error {
-		found = doctor.Examine(h.t.Context(), doctor.Options{Role: doctor.RoleLB, Instance: "test", RunDir: h.runDir(), StateDir: filepath.Join(h.dir, "state")})
+		found = doctor.Examine(h.t.Context(), doctor.Options{Role: role, Instance: "test", RunDir: h.runDir(), StateDir: filepath.Join(h.dir, "state")})
 		return nil
 	}))
 	return slices.DeleteFunc(found, func(f doctor.Finding) bool { return f.Check != "exit" })

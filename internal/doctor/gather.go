@@ -53,13 +53,14 @@ func gather(ctx context.Context, o Options, daemon daemonFacts) *facts {
 	f.gatherDevices(o)
 	if f.Role == RoleAgent {
 		f.gatherBack(ctx)
+		f.gatherExits(f.exitsOfAgent())
 		if len(f.Kernel.Missing) == 0 {
 			f.Host.Translation = gatherTranslation(ctx)
 		}
 	}
 	if f.Role == RoleLB {
 		f.gatherPaths(ctx)
-		f.gatherExits()
+		f.gatherExits(f.exitsOfPaths())
 		f.gatherBGP(ctx)
 		f.gatherReach(ctx)
 		f.gatherClocks(ctx)

@@ -157,6 +157,13 @@ func TestOneFaultIsOneFinding(t *testing.T) {
 		{"exit that is a veth whose peer is hidden", RoleLB, func(f *facts) {
 			f.Exits = []exitFacts{{Name: "eth1", Target: netdev.Target{Veth: true}}}
 		}, "exit", Warning, "ballast pass --interface PEER"},
+		{"exit of an agent without transmission", RoleAgent, func(f *facts) { f.Exits = []exitFacts{exitOf(netdev.XDPBasic)} }, "exit", Problem, "start the agent with --xdp-mode generic"},
+		{"exit that is a veth that answers leave by", RoleAgent, func(f *facts) {
+			f.Daemon.Interfaces = map[string]string{"eth1": string(attach.XDPNone)}
+			f.Devices = append(f.Devices, deviceFacts{Device: netdev.Device{Name: "eth1", Up: true, MTU: 1600}})
+			f.Exits = []exitFacts{exitOf(netdev.XDPBasic)}
+			f.Exits[0].Target.Veth, f.Exits[0].Target.Peer.Name = true, "far"
+		}, "exit", Problem, "ballast pass --interface far"},
 		{"down", RoleLB, func(f *facts) { f.Devices[0].Up = false }, "interface", Problem, "ip link set eth0 up"},
 		{"no interface", RoleLB, func(f *facts) { f.Devices, f.NoDevs = nil, errors.New("no default route") }, "interface", Problem, "--interface"},
 		{"VLAN", RoleLB, func(f *facts) { f.Devices[0].Kind, f.Devices[0].Parent = "vlan", "eth9" }, "interface", Warning, "--interface eth9"},

@@ -64,6 +64,7 @@ type Agent struct {
 	VIPs      []netip.Addr
 	Direct    []AgentService // whose packets come to this host at their VIP
 	Stops     []netip.Addr   // other servers that a second chance may lead to
+	HandsTo   []netip.Addr   // those among them that load balancers name to this server as stops
 	Marking   []string       // names of the services whose connections carry cookies, or the column that accepted them
 	Choices   []AgentChoice
 	QUIC      []AgentService   // whose connection ids name this server
@@ -107,7 +108,7 @@ func NewAgent(fleet *model.Fleet, mine func(*model.Server) bool) (Agent, error) 
 			agent.addJoin(fleet, service, here)
 		}
 	}
-	for _, list := range []*[]netip.Addr{&agent.Addresses, &agent.VIPs, &agent.Stops} {
+	for _, list := range []*[]netip.Addr{&agent.Addresses, &agent.VIPs, &agent.Stops, &agent.HandsTo} {
 		slices.SortFunc(*list, netip.Addr.Compare)
 		*list = slices.Compact(*list)
 	}
@@ -281,8 +282,16 @@ func (a *Agent) add(fleet *model.Fleet, service *model.Service, server *model.Se
 	for i := range service.Servers {
 		if other := service.Servers[i].Address; other != server.Address {
 			a.Stops = append(a.Stops, other)
+			if HandsOn(service) {
+				a.HandsTo = append(a.HandsTo, other)
+			}
 		}
 	}
+}
+
+// HandsOn reports whether servers of a service hand packets on to others: load balancers name further stops.
+func HandsOn(s *model.Service) bool {
+	return s.Return == model.ReturnDirect && (s.Fallback == model.FallbackSecondChance || s.Dispatch == model.DispatchChoices)
 }
 
 // KnowsLoadBalancers refuses services whose packets this host sends on, where a file does not tell load balancers from others.

@@ -16,6 +16,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/daemon/configfile"
 	"github.com/ballast-lb/ballast/internal/daemon/devices"
+	"github.com/ballast-lb/ballast/internal/daemon/exits"
 	"github.com/ballast-lb/ballast/internal/daemon/guarded"
 	"github.com/ballast-lb/ballast/internal/daemon/instance"
 	"github.com/ballast-lb/ballast/internal/daemon/listen"
@@ -214,7 +215,8 @@ func (d *daemon) start() (err error) {
 	r.joins, r.tracked = newJoins(o.RunDir, o.Instance, o.Log), newTracking(o.Instance, o.KeepTracking, o.Log)
 	r.keys, r.load, r.accepts = d.keys, d.load, d.accepts
 	r.serving = serving{instance: o.Instance, name: o.Server, byFile: o.Config != "", path: d.path, log: o.Log}
-	r.programs = programs{Attachments: devices.Attachments{Hooks: d.path, Mode: o.XDPMode, Log: o.Log}, interfaces: o.Interfaces}
+	r.programs = programs{Attachments: devices.Attachments{Hooks: d.path, Mode: o.XDPMode, Log: o.Log}, interfaces: o.Interfaces,
+		exits: exits.Devices{Hooks: d.path, Log: o.Log, Busy: true}}
 	if err = t.open(d.path); err == nil {
 		err = r.start(file, pin.Any(pins))
 	}

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/daemon/devices"
+	"github.com/ballast-lb/ballast/internal/daemon/exits"
 	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
 )
@@ -17,6 +18,7 @@ import (
 type programs struct {
 	devices.Attachments
 	interfaces []string // that packets come in by; empty: those of the servers' addresses
+	exits      exits.Devices
 
 	unattached string   // why the programs were not attached to a device that they should be on, empty: they were
 	unmarked   []string // devices that answers may leave by and that could not be attached to

@@ -78,9 +78,15 @@ func (r *reconciler) start(file *config.File, pinned bool) (err error) {
 		err = devices.WhileBusy(r.log, devices.BusyPatience, func() error { return r.programs.attach(r.serving.addresses()) })
 	}
 	if err == nil {
+		r.followExits(time.Now()) // before links that nobody asked for are dropped
 		err = r.serving.path.Attached()
 	}
 	return err
+}
+
+// followExits makes the devices that packets are handed on by accept the program's frames.
+func (r *reconciler) followExits(now time.Time) {
+	r.programs.exits.Follow(r.serving.handsOnBy(), r.programs.Running(), now)
 }
 
 // refuseAtStart returns the file, or the last state of controllers, that an agent begins with. One that would give living connections another
@@ -135,6 +141,7 @@ func (r *reconciler) follow() error {
 	if err == nil {
 		err = r.serving.follow(local)
 	}
+	r.followExits(time.Now())
 	if err == nil {
 		r.serving.diagnose(local, r.programs.unmarked)
 		r.receives = receiver(r.programs.interfaces, r.serving.addresses())
@@ -146,6 +153,7 @@ func (r *reconciler) follow() error {
 func (r *reconciler) attachLate() {
 	r.known = true
 	err := r.programs.attach(r.serving.addresses())
+	r.followExits(time.Now())
 	if err == nil && r.waiting {
 		err = r.serving.path.Attached()
 	}
@@ -230,6 +238,7 @@ func (r *reconciler) checkDevices(now time.Time) {
 	if r.programs.unattached != "" && r.known {
 		r.attachLate()
 	}
+	r.followExits(now)
 }
 
 // networkChanged applies the file again when other server entries may be this host now.
@@ -284,7 +293,8 @@ func (r *reconciler) obstacles() (found, problems []string) {
 		found = append(found, r.whyUnnamed())
 	}
 	detached, down, _ := r.programs.obstacles()
-	found, problems = slices.Concat(found, detached, r.serving.problems), down
+	losing, avoided := r.programs.exits.Split(r.serving.leavesBy)
+	found, problems = slices.Concat(found, detached, losing, r.serving.problems), slices.Concat(down, avoided)
 	if r.serving.left && r.serving.any() {
 		problems = append(problems, "only connections of before go on: "+r.whyUnnamed())
 	}

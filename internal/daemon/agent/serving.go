@@ -178,6 +178,23 @@ func (s *serving) follow(local []netip.Addr) error {
 	return s.path.SetStops(s.hops.Known)
 }
 
+// handsOnBy are the next hops of packets that are handed on: those to servers that the file has load balancers name, and to earlier ones.
+func (s *serving) handsOnBy() map[netip.Addr]plan.Path {
+	used := maps.Clone(s.hops.Known)
+	maps.DeleteFunc(used, func(to netip.Addr, _ plan.Path) bool {
+		return slices.Contains(s.wanted.Stops, to) && !slices.Contains(s.wanted.HandsTo, to)
+	})
+	return used
+}
+
+// leavesBy tells whether packets for a server that the file has load balancers name leave by a device.
+func (s *serving) leavesBy(ifindex uint32) bool {
+	return slices.ContainsFunc(s.wanted.HandsTo, func(to netip.Addr) bool {
+		path, known := s.hops.Known[to]
+		return known && path.Ifindex == ifindex
+	})
+}
+
 // keepStops adds what the file names and drops what no file has named for long.
 func keepStops(stops map[netip.Addr]time.Time, named []netip.Addr, now time.Time) {
 	for _, address := range named {

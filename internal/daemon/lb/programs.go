@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/daemon/devices"
+	"github.com/ballast-lb/ballast/internal/daemon/exits"
 	"github.com/ballast-lb/ballast/internal/linux/checkroute"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
@@ -18,7 +19,7 @@ import (
 type programs struct {
 	mutex       sync.Mutex // guards what follows, and the program's links
 	attachments devices.Attachments
-	exits       exits
+	exits       exits.Devices
 	pending     []*net.Interface // that are not attached to yet: there is no state
 	failed      string           // why they are not although there is one
 }
@@ -62,7 +63,7 @@ func (p *programs) look(now time.Time) {
 func (p *programs) follow(paths map[netip.Addr]plan.Path, now time.Time) {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
-	p.exits.look(paths, p.attachments.Running(), now)
+	p.exits.Follow(paths, p.attachments.Running(), now)
 }
 
 // attach puts the program on the devices, in the place of an earlier one, and calls done.
@@ -72,7 +73,7 @@ func (p *programs) attach(interfaces []*net.Interface, paths map[netip.Addr]plan
 	ensure := func() error { return p.attachments.Ensure(interfaces, p.attachments.Mode) }
 	err := devices.WhileBusy(p.attachments.Log, patience, ensure)
 	if err == nil {
-		p.exits.look(paths, p.attachments.Running(), time.Now()) // before links that nobody asked for are dropped
+		p.exits.Follow(paths, p.attachments.Running(), time.Now()) // before links that nobody asked for are dropped
 		err = done()
 	}
 	if p.failed = ""; err != nil {
@@ -99,4 +100,4 @@ func (s checkSender) Send(p checkroute.Packet) error {
 
 func (s checkSender) Try() error { return s.tables.Path().TrySendCheck() }
 
-func (s checkSender) ByXDP(ifindex uint32) bool { return s.programs.exits.view(ifindex).redirects }
+func (s checkSender) ByXDP(ifindex uint32) bool { return s.programs.exits.ByXDP(ifindex) }

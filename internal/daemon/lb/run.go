@@ -139,7 +139,7 @@ func (lb *lifecycle) newDecider() {
 		Instance: lb.options.Instance, Dir: lb.pins(), OnRequest: lb.options.Config == "", Log: lb.log,
 		// Who writes the file is root here anyway. Who tells controllers what to check need not be.
 		Exec:   check.Exec{Dir: lb.options.ExecChecks, Any: lb.options.ExecChecks == "" && lb.options.Config != ""},
-		Sender: checkSender{lb.parts}, Refuses: lb.programs.exits.refuses,
+		Sender: checkSender{lb.parts}, Refuses: lb.programs.exits.Refuses,
 	}
 	if lb.options.Config == "" {
 		r := remote{lb.changes}
@@ -197,7 +197,7 @@ func (lb *lifecycle) start(interfaces []*net.Interface, flows *flowlog.Log) erro
 			return errors.Join(err, lb.tables.Path().Close())
 		}
 	}
-	announcer := bgp.Options{Pins: lb.pins(), Tables: lb.tables, Stop: lb.programs.cannotForward, Refuses: lb.programs.exits.refuses, Save: lb.saveState, TookOver: forwards, Log: lb.log}
+	announcer := bgp.Options{Pins: lb.pins(), Tables: lb.tables, Stop: lb.programs.cannotForward, Refuses: lb.programs.exits.Refuses, Save: lb.saveState, TookOver: forwards, Log: lb.log}
 	if saved != nil {
 		announcer.Kept = saved.BGP
 	}
@@ -208,7 +208,7 @@ func (lb *lifecycle) start(interfaces []*net.Interface, flows *flowlog.Log) erro
 	lb.keeper = keeper.New(keeper.Options{Tables: lb.tables, Flows: flows, Save: lb.saveState, Log: lb.log})
 	lb.tracer = &tracing.Tracer{Tables: lb.tables, Log: lb.log}
 	lb.programs.attachments.Hooks = lb.tables.Path()
-	lb.programs.exits.hooks, lb.programs.exits.log = lb.tables.Path(), lb.log
+	lb.programs.exits.Hooks, lb.programs.exits.Log = lb.tables.Path(), lb.log
 	if saved != nil {
 		lb.resume(saved)
 	}

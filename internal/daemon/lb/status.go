@@ -29,7 +29,7 @@ func (o observer) notReady() []string {
 }
 
 func (o observer) obstacles(now *dataplane.Snapshot, programs attachedTo) (found []string) {
-	losing, _ := o.programs.exits.split(now.LeavesBy)
+	losing, _ := o.programs.exits.Split(now.LeavesBy)
 	found = slices.Concat(programs.problems, losing, tierProblems(now))
 	if programs.allDown {
 		found = append(found, programs.down...)
@@ -73,7 +73,7 @@ func (o observer) status() api.LBStatus {
 			Config: outcome.config, Generation: now.Generation},
 		Interfaces: programs.modes, Name: o.name,
 	}
-	_, avoided := o.programs.exits.split(now.LeavesBy)
+	_, avoided := o.programs.exits.Split(now.LeavesBy)
 	status.Problems = slices.Concat(stops, avoided, o.tables.Unreachable(time.Now()), o.checks.Problems(now), unrecognised(now), o.bgp.Problems())
 	status.Filtered = o.checks.Filtered(now, o.name)
 	for _, cause := range status.Filtered {

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/ballast-lb/ballast/internal/linux/attach"
+	"github.com/ballast-lb/ballast/internal/linux/link"
 	"github.com/ballast-lb/ballast/internal/linux/pin"
 )
 
@@ -55,6 +56,20 @@ func (lb *LB) Runs(ifindex int) error {
 	lb.attached.Lock()
 	defer lb.attached.Unlock()
 	return errors.Join(lb.attached.pins.Runs(attach.HookXDP, ifindex, lb.Program()), lb.releaser(ifindex).Runs())
+}
+
+// OpenExit gives a device that frames only leave by the pass program.
+func (lb *LB) OpenExit(device *net.Interface) error {
+	lb.attached.Lock()
+	defer lb.attached.Unlock()
+	return link.OpenExit(&lb.attached.pins, device)
+}
+
+// HasLink reports whether this instance has an XDP link on a device, of this process or an earlier one.
+func (lb *LB) HasLink(ifindex int) (bool, error) {
+	lb.attached.Lock()
+	defer lb.attached.Unlock()
+	return lb.attached.pins.There(attach.HookXDP, ifindex)
 }
 
 // Forget drops what is kept for a device that is gone.

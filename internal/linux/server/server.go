@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 
 	"github.com/ballast-lb/ballast/internal/linux/attach"
+	"github.com/ballast-lb/ballast/internal/linux/link"
 	"github.com/ballast-lb/ballast/internal/linux/pin"
 	"github.com/ballast-lb/ballast/internal/linux/verdict"
 	"github.com/ballast-lb/ballast/internal/plan"
@@ -328,6 +329,12 @@ func (s *Server) places(ifindex int) []*attach.TC {
 		{Program: s.objects.ServerEgress, Hook: attach.Egress, Ifindex: ifindex, Dir: s.pins.Dir, Pins: &s.pins},
 	}
 }
+
+// OpenExit gives a device that packets are only handed on by the pass program.
+func (s *Server) OpenExit(device *net.Interface) error { return link.OpenExit(&s.pins, device) }
+
+// HasLink reports whether this instance has an XDP link on a device, of this process or an earlier one.
+func (s *Server) HasLink(ifindex int) (bool, error) { return s.pins.There(attach.HookXDP, ifindex) }
 
 // Forget drops what is kept for a device that is gone.
 func (s *Server) Forget(ifindex int) error {

@@ -1,6 +1,9 @@
 package frames
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"net/netip"
+)
 
 // Specification constants (draft-ietf-intarea-gue; docs/design/connection.md).
 const (
@@ -35,4 +38,16 @@ func Tunnelled(frame []byte) (s Segment, ok bool) {
 		return s, false
 	}
 	return Parse(append(append([]byte(nil), frame[:ethernetBytes]...), frame[inner:]...))
+}
+
+// WithStop is the segment as a load balancer sends it to a server in GUE, with another server as the stop behind it.
+func (s *Segment) WithStop(balancer, server, stop netip.Addr) ([]byte, error) {
+	const sourcePort = 50000
+	inner, err := s.Frame()
+	if err != nil {
+		return nil, err
+	}
+	gue := append([]byte{3, protocolIPv4, 0, 0, 1, 0, 1, 0}, stop.AsSlice()...) // 3 words of private data: stops, the next is 0 of 1
+	gue = append(gue, 0, 0, 0, 0)                                               // room for another
+	return Datagram(s.From, s.To, netip.AddrPortFrom(balancer, sourcePort), netip.AddrPortFrom(server, guePort), append(gue, inner[ethernetBytes:]...))
 }

@@ -345,6 +345,10 @@ int lb(struct xdp_md *ctx)
 
 		if (verdict != VERDICT_CONTINUE) {
 			count_verdict(0, verdict, bpf_xdp_get_buff_len(ctx) - sizeof(struct ethhdr));
+			if (traced && verdict == DROPPED_CONGESTED)
+				uncover(ctx);
+			if (traced)
+				report_tunnel(ctx, verdict);
 			return XDP_DROP;
 		}
 	}

@@ -138,3 +138,21 @@ inline_always struct trace_event *trace_reserve(const struct packet *p, __u32 se
 		__sync_fetch_and_add(&filter->suppressed, 1);
 	return event;
 }
+
+/* What an event has of every packet, decided or not. The event says the last of this one. */
+inline_always void trace_fill(struct trace_event *event, const struct packet *p, struct traced_packet *traced, __u8 verdict)
+{
+	__builtin_memset(event, 0, sizeof(*event));
+	event->time_ns = bpf_ktime_get_ns();
+	__builtin_memcpy(event->source, p->source, 16);
+	__builtin_memcpy(event->destination, p->destination, 16);
+	event->source_port = p->source_port;
+	event->destination_port = p->destination_port;
+	event->length = p->length;
+	event->verdict = verdict;
+	event->tcp_flags = p->tcp_flags;
+	event->protocol = p->protocol;
+	event->ipv6 = p->ipv6;
+	event->frame = *traced;
+	traced->stands_for = 0;
+}

@@ -27,26 +27,14 @@ static __noinline int report(const struct packet *p, const struct decision *d, _
 	event = trace_reserve(p, service);
 	if (!event)
 		return 0;
-	event->time_ns = bpf_ktime_get_ns();
-	__builtin_memcpy(event->source, p->source, 16);
-	__builtin_memcpy(event->destination, p->destination, 16);
-	event->source_port = p->source_port;
-	event->destination_port = p->destination_port;
+	trace_fill(event, p, traced, verdict);
 	event->service = service;
 	event->server = d->server ? d->id : NO_ID;
-	event->length = p->length;
 	event->timestamp = d->carried.timestamp;
 	event->echo = d->carried.echo;
-	event->verdict = verdict;
-	event->tcp_flags = p->tcp_flags;
-	event->protocol = p->protocol;
-	event->ipv6 = p->ipv6;
 	__builtin_memcpy(event->stops, d->stops, sizeof(event->stops));
 	event->stops_count = d->stops_count;
-	event->pad = 0;
 	event->session = session;
-	event->frame = *traced;
-	traced->stands_for = 0;
 	bpf_ringbuf_submit(event, 0);
 	return 0;
 }

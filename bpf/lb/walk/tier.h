@@ -7,6 +7,7 @@
 #include "wire/parse.h"
 #include "wire/tunnel.h"
 #include "lb/state/node.h"
+#include "lb/state/trace.h"
 #include "lb/state/verdict.h"
 #include "lb/state/vips.h"
 #include "lb/send/route.h"
@@ -57,6 +58,30 @@ static __noinline enum verdict take_off(struct xdp_md *ctx, volatile __u8 *came)
 		return DROPPED_CONGESTED;
 	*came = BY_FIRST_TIER;
 	return tunnel_strip(ctx, &t) ? VERDICT_CONTINUE : DROPPED_MALFORMED;
+}
+
+/* Takes the tunnel off a packet that is only told of: the client's is inside. */
+static __noinline int uncover(struct xdp_md *ctx)
+{
+	struct tunnel t = {};
+
+	return tunnel_parse(&t, (void *)(long)ctx->data, (void *)(long)ctx->data_end, 0) == TUNNEL_FOUND && tunnel_strip(ctx, &t);
+}
+
+/* Tells whoever traces of a packet that take_off has dropped: of what is in the tunnel, or of the tunnel if that is malformed. */
+static __noinline int report_tunnel(struct xdp_md *ctx, enum verdict verdict)
+{
+	struct traced_packet *traced = traced_now();
+	struct packet packet = {};
+	struct trace_event *event;
+
+	parse_frame(&packet, ctx, (void *)(long)ctx->data, (void *)(long)ctx->data_end); /* as far as it goes */
+	event = traced ? trace_reserve(&packet, 0) : 0;
+	if (!event)
+		return 0;
+	trace_fill(event, &packet, traced, verdict);
+	bpf_ringbuf_submit(event, 0);
+	return 0;
 }
 
 /* An answer of this node to what the first tier sent on goes to its client by our own route: the first tier would not know what to do

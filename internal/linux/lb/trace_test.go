@@ -159,6 +159,36 @@ func TestATraceOfTheSecondTierHasTheTunnelsHeadersToo(t *testing.T) {
 	}
 }
 
+// What is dropped before the tunnel comes off is seen as well: of the client's packet if it is whole, else of the tunnel.
+func TestATraceOfTheSecondTierShowsWhatTheTunnelLoses(t *testing.T) {
+	for _, vip := range []netip.Addr{vip4, vip6} {
+		for _, node := range nodeAddresses {
+			w := secondNode(t, vip, node)
+			trace := w.trace(TraceFilter{}, 100)
+			f := flowTo(vip, 443, 1)
+			inner := ipPacket(f.client.Addr(), vip, 6, f.tcp(psh|ack, timestamps(77, 1), []byte("secret")))
+			setECN(inner, 0)
+			frame := ethernet(0, tunnelled(node, false, 3, inner))
+			w.check(frame)
+			event, err := trace.Next()
+			progtest.Check(t, err)
+			if lbVerdict(event.Verdict) != lbVerdictDROPPED_CONGESTED || event.Source != f.client || event.Destination.Addr() != vip || event.TCPFlags != "PSH,ACK" || int(event.FrameLength) != len(frame) {
+				t.Errorf("%v to %v: %+v", vip, node, event)
+			}
+		}
+	}
+	w := secondNode(t, vip4, nodeAddresses[0])
+	trace := w.trace(TraceFilter{}, 100)
+	frame := ethernet(0, tunnelled(nodeAddresses[0], true, 0, []byte{0x45, 0}))
+	frame[14+20+8+2] = 1 // a flag of GUE that nobody knows
+	w.check(frame)
+	event, err := trace.Next()
+	progtest.Check(t, err)
+	if lbVerdict(event.Verdict) != lbVerdictDROPPED_MALFORMED || event.Destination.Addr() != nodeAddresses[0] {
+		t.Errorf("a tunnel of another kind: %+v", event)
+	}
+}
+
 // A client who sends UDP to a port that is GUE's elsewhere shows no more of what it says than others.
 func TestWhatAClientSendsToTheTunnelsPortIsNoHeader(t *testing.T) {
 	w := newWorld(t, udpService("dns", vip4, func(s *model.Service) { s.Ports = []uint16{peermessage.Port} }))

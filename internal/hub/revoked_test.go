@@ -61,3 +61,30 @@ func TestNodesThatKnowNoRevocationsAreNamed(t *testing.T) {
 		t.Error("it is not named")
 	}
 }
+
+// Promise: A certificate that expires ends no stream; its owner is refused when it joins again.
+func TestACertificateThatExpiresEndsNoStream(t *testing.T) {
+	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
+	hub.SetState(fleettest.View(1, fleettest.Service("web", 1)))
+	fleettest.Require(t, pki.Issue(ca.Dir, pki.Request{Role: pki.Agent, Name: "s1", Life: 3 * time.Second}))
+	agent, err := pki.Load(ca.Dir, "s1", pki.Agent)
+	fleettest.Require(t, err)
+	c := fleettest.Join(t, address, agent)
+	c.State()
+	fleettest.Await(t, "the certificate has expired", func() bool { return time.Now().After(agent.Own().NotAfter) })
+	hub.SetState(fleettest.View(2, fleettest.Service("web", 1, 2)))
+	if s := c.State(); s.Revision != 2 {
+		t.Errorf("it is sent revision %d", s.Revision)
+	}
+	if nodes := hub.Nodes(); len(nodes) != 1 || nodes[0].Name != "s1" {
+		t.Errorf("connected: %v", nodes)
+	}
+	again := fleettest.Converse(t, address, agent, fleettest.Hello(agent))
+	if _, err := again.Receive(); err == nil {
+		t.Error("it joins again")
+	}
+	if warnings := agent.Warnings(time.Now()); !strings.Contains(fmt.Sprint(warnings), "has expired") {
+		t.Errorf("its status says %v", warnings)
+	}
+}

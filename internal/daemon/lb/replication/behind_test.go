@@ -40,6 +40,8 @@ func TestALoadBalancerIsBehindWhenMostOthersHaveHadANewerRingForASecond(t *testi
 		{"it has no ring", 0, views(11), false, false},
 		{"it has no ring, for long", 0, views(11), true, true},
 		{"nobody answers any more", 0, nil, false, false},
+		{"the only other one is newer, or somebody has its key", 5, views(9), false, false},
+		{"it is for long", 5, views(9), true, true},
 	} {
 		now = now.Add(behindLife)
 		b.note(now, step.own, step.others)

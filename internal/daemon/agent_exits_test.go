@@ -82,8 +82,8 @@ func (o *handedOn) expect(when string) {
 }
 
 // Promise: An agent is not ready while a device that it hands packets on by drops them, and says why.
-// Also held by TestAnAgentIsNotReadyWhileItsOnlyDeviceDropsWhatItHandsOn and
-// TestAnAgentNamesWhyADeviceThatItHandsPacketsOnByTakesNoProgram.
+// Also held by TestAnAgentIsNotReadyWhileItsOnlyDeviceDropsWhatItHandsOn,
+// TestAnAgentNamesWhyADeviceThatItHandsPacketsOnByTakesNoProgram and TestAgentsHandOnByTwoDevices.
 func TestAnAgentIsNotReadyWhileADeviceThatItHandsPacketsOnByDropsThem(t *testing.T) {
 	t.Parallel()
 	noRaces(t)

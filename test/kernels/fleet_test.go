@@ -25,7 +25,7 @@ import (
 
 var (
 	binary = flag.String("ballast", "../../bin/ballast", "the `BINARY` that is tested")
-	cards  = flag.String("cards", "", "network `CARDS` of the nodes instead of veth: pairs that a wire joins, three for each mode, then two for each load balancer with two cards, such as eth0,eth1,...,eth15")
+	cards  = flag.String("cards", "", "network `CARDS` of the nodes instead of veth: pairs that a wire joins, three for each mode, two for an agent with two cards, then two for each load balancer with two cards, such as eth0,eth1,...,eth19")
 )
 
 // nodes of a fleet: the load balancer and the servers. twoArms: the load balancer has one device for clients, one for servers.

@@ -182,7 +182,7 @@ func TestFleetsWork(t *testing.T) {
 // behind another. virtio_net transmits redirected frames only while it has a program itself; cards with one queue share it with the kernel.
 func TestFleetsWorkByTwoDevices(t *testing.T) {
 	left := strings.FieldsFunc(*cards, func(r rune) bool { return r == ',' })
-	left = left[min(len(left), 2*2*nodes):]
+	left = left[min(len(left), 2*2*nodes+2*twoArms):]
 	if len(left) == 0 {
 		t.Skip("needs -cards")
 	}

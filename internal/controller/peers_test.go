@@ -250,6 +250,25 @@ func TestAControllerThatIsRemovedWhileItJoinsStaysAway(t *testing.T) {
 	}
 }
 
+// Promise: A controller that waits for the others stops when it is asked to.
+func TestAControllerThatWaitsForTheOthersCanBeStopped(t *testing.T) {
+	ca := fleettest.NewAuthority(t)
+	operator := ca.Issue(pki.Ctl, "me")
+	c1 := startKeeper(t, ca, "c1", t.TempDir(), freeAddress(t))
+	list, at := controllersOf(operator, c1.address), freeAddress(t)
+	c2 := startKeeper(t, ca, "c2", t.TempDir(), at, c1.address)
+	awaitControllers(t, list, "c1 voter alive", "c2 voter alive")
+	c2.stop()
+	c1.stop()
+	waiting := beginKeeper(t, ca, "c2", c2.dir, at)
+	fleettest.Await(t, "it says that it has no majority", func() bool {
+		_, err := api.NewFleetClient([]string{at}, operator.Client()).ListNodes(t.Context(), &ballastv1.ListNodesRequest{})
+		return connect.CodeOf(err) == connect.CodeUnavailable && strings.Contains(err.Error(), "wait")
+	})
+	waiting.cancel()
+	waiting.ends()
+}
+
 // Else there would be two fleets, and nobody would say so.
 //
 // Promise: A controller that began alone and is started with `--join` continues with its own data, and its status

@@ -197,6 +197,7 @@ func (s *starting) once(ctx context.Context, asks bool) (*embed.Etcd, error) {
 	if err == nil {
 		return server, nil
 	}
+	server.Server.HardStop() // Close waits for servers of clients, which wait until etcd is ready or stops
 	server.Close()
 	if s.removed.Load() {
 		err = ErrRemoved

@@ -9,7 +9,6 @@
 #include "wire/link_header.h"
 #include "wire/gue.h"
 #include "wire/srh.h"
-#include "lb/packet/usual.h"
 #include "lb/packet/quote.h"
 #include "wire/reversed.h"
 #include "wire/mix.h"
@@ -102,8 +101,7 @@
 #include "lb/walk/return.h"
 #include "lb/walk/report.h"
 #include "lb/walk/fast_path.h"
-#include "lb/walk/fast_quic.h"
-#include "lb/walk/usual.h"
+#include "lb/walk/fast_datagram.h"
 #include "lb/walk/ask.h"
 #include "lb/walk/peer_frame.h"
 #include "lb/walk/message.h"
@@ -333,6 +331,26 @@ inline_always _Bool is_from_function(const void *data, const void *end)
 	return functions_enabled && data + sizeof(struct ethhdr) <= end && function_by_mac(((const struct ethhdr *)data)->h_source, 0) != NO_ID;
 }
 
+inline_always int fast_ip(struct xdp_md *ctx, _Bool ipv6)
+{
+	int action = fast_path(ctx, ipv6);
+
+	return action != NOT_FAST ? action : fast_datagram(ctx, ipv6);
+}
+
+inline_always int fast_frame(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	__be16 protocol;
+
+	if (data + sizeof(struct ethhdr) > end || !addressed_to_us(ctx, data))
+		return NOT_FAST;
+	protocol = *(__be16 *)(data + offsetof(struct ethhdr, h_proto));
+	if (protocol == bpf_htons(ETH_P_IP))
+		return fast_ip(ctx, 0);
+	return protocol == bpf_htons(ETH_P_IPV6) ? fast_ip(ctx, 1) : NOT_FAST;
+}
+
 SEC("xdp.frags")
 int lb(struct xdp_md *ctx)
 {
@@ -354,8 +372,8 @@ int lb(struct xdp_md *ctx)
 	}
 	if (is_from_function((void *)(long)ctx->data, (void *)(long)ctx->data_end))
 		bpf_tail_call(ctx, &ways, WAY_FUNCTION);
-	action = traced ? UNUSUAL : usual_frame(ctx);
-	if (action != UNUSUAL)
+	action = traced ? NOT_FAST : fast_frame(ctx);
+	if (action != NOT_FAST)
 		return action;
 	if (replica_enabled && is_for_peer((void *)(long)ctx->data, (void *)(long)ctx->data_end))
 		bpf_tail_call(ctx, &ways, WAY_MESSAGE);

@@ -80,8 +80,8 @@ inline_always _Bool later_count(const struct packet *p, const struct service *se
 	return 1;
 }
 
-/* table_commit for the usual way, on which nothing about an entry changes but its counters. VERDICT_CONTINUE: this packet is another one. */
-inline_always enum verdict table_commit_usual(const struct packet *p, const struct decision *d)
+/* table_commit for the fast path, on which nothing about an entry changes but its counters. VERDICT_CONTINUE: this packet is another one. */
+inline_always enum verdict table_commit_fast(const struct packet *p, const struct decision *d)
 {
 	struct connection *c;
 	struct table_flow f;

@@ -157,14 +157,6 @@ inline_always _Bool steer_commit(const struct packet *p, const struct decision *
 	return 1;
 }
 
-/* The same for the usual way. VERDICT_CONTINUE: this packet is not usual, and nothing has changed. */
-inline_always enum verdict steer_commit_usual(const struct packet *p, const struct decision *d, const struct finding *f, enum verdict verdict)
-{
-	if (verdict == FORWARDED_BY_COOKIE && d->service->affinity == AFFINITY_TABLE)
-		return table_commit_usual(p, d);
-	return steer_commit(p, d, f, verdict) ? verdict : VERDICT_CONTINUE;
-}
-
 inline_always enum verdict steer(const struct packet *p, struct decision *d)
 {
 	struct finding f = {};

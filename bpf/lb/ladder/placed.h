@@ -70,7 +70,8 @@ static __noinline int steer_to_candidates(struct decision *d, __u32 cell)
 	return 0;
 }
 
-inline_always void steer_by_placement(const struct packet *p, struct decision *d)
+/* To the owner of the flow's slot, or with second chance to all who may have its connection. */
+inline_always void steer_by_slot(const struct packet *p, struct decision *d)
 {
 	const struct service *service = d->service;
 	__u32 cell = placement_cell(service, p->source, p->source_port, p->destination_port, p->ipv6);
@@ -79,14 +80,21 @@ inline_always void steer_by_placement(const struct packet *p, struct decision *d
 
 	if (!service->slots_count)
 		return;
-	if (p->protocol == IPPROTO_TCP && is_syn(p)) {
-		if (service->columns > 1 && d->carried.at)
-			steer_to_candidates(d, cell);
-	} else if (p->protocol == IPPROTO_TCP && service->flags & SERVICE_SECOND_CHANCE) {
+	if (p->protocol == IPPROTO_TCP && !is_syn(p) && service->flags & SERVICE_SECOND_CHANCE)
 		steer_to_older(d, cell, service->columns, timestamps);
-	}
 	if (d->server)
 		return;
 	column = column_at(cell);
 	steer_to(d, column ? column->owners[0] : NO_ID);
+}
+
+/* The same, but a new connection has candidates if its timestamp can name one. */
+inline_always void steer_by_placement(const struct packet *p, struct decision *d)
+{
+	const struct service *service = d->service;
+
+	if (p->protocol == IPPROTO_TCP && is_syn(p) && service->columns > 1 && d->carried.at && service->slots_count)
+		steer_to_candidates(d, placement_cell(service, p->source, p->source_port, p->destination_port, p->ipv6));
+	if (!d->server)
+		steer_by_slot(p, d);
 }

@@ -59,10 +59,14 @@ var (
 	// With session: tls.
 	sessionVIP = netip.MustParseAddr("198.51.100.14")
 
-	vips     = []netip.Addr{hashVIP, rrVIP, p2cVIP, leastVIP, awrrVIP, awfdVIP, gueVIP, ipv6VIP, choicesVIP, srv6VIP, historyVIP}
+	l2VIP      = netip.MustParseAddr("198.51.100.15")
+	udpHashVIP = netip.MustParseAddr("198.51.100.16")
+
+	vips     = []netip.Addr{hashVIP, rrVIP, p2cVIP, leastVIP, awrrVIP, awfdVIP, gueVIP, ipv6VIP, choicesVIP, srv6VIP, historyVIP, l2VIP, udpHashVIP}
 	policies = map[netip.Addr]model.Dispatch{hashVIP: model.DispatchMaglev, rrVIP: model.DispatchRR, p2cVIP: model.DispatchP2C,
 		leastVIP: model.DispatchLeast, awrrVIP: model.DispatchAWRR, awfdVIP: model.DispatchAWFD, gueVIP: model.DispatchRR, ipv6VIP: model.DispatchRR,
-		choicesVIP: model.DispatchChoices, srv6VIP: model.DispatchChoices, historyVIP: model.DispatchChoices}
+		choicesVIP: model.DispatchChoices, srv6VIP: model.DispatchChoices, historyVIP: model.DispatchChoices, l2VIP: model.DispatchRR,
+		udpHashVIP: model.DispatchMaglev}
 )
 
 // rig holds the loaded programs.
@@ -123,7 +127,7 @@ func wantOf(fleet *model.Fleet, device uint32) *plan.Want {
 			if server.Address.Is6() {
 				source = ourIPv6
 			}
-			want.Paths[server.Address] = plan.Path{Ifindex: device, Source: source, SourceMAC: [6]byte(ourMAC), DestinationMAC: [6]byte(serverMAC), MTU: 1500}
+			want.Paths[server.Address] = plan.Path{Ifindex: device, Source: source, SourceMAC: [6]byte(ourMAC), DestinationMAC: macOf(server.Address), MTU: 1500}
 		}
 	}
 	return want
@@ -149,6 +153,8 @@ func newService(vip netip.Addr, dispatch model.Dispatch) model.Service {
 		server := model.NewServer()
 		if server.ID, server.Address = id, serverAddress(id); vip.Is6() || vip == srv6VIP {
 			server.Address = serverIPv6(id)
+		} else if vip == l2VIP {
+			server.Address = serverByL2(id)
 		}
 		s.Servers = append(s.Servers, server)
 	}
@@ -166,8 +172,12 @@ func fleet() model.Fleet {
 			s.Forward = model.ForwardSRv6
 		case historyVIP:
 			s.Affinity = model.AffinityHistory
+		case l2VIP:
+			s.Forward = model.ForwardL2
 		case hashVIP:
 			s.Affinity, s.Fallback = model.AffinityHash, model.FallbackHash
+		case udpHashVIP:
+			s.Protocol, s.Affinity, s.Fallback = model.ProtocolUDP, model.AffinityHash, model.FallbackHash
 		}
 		f.Services = append(f.Services, s)
 	}
@@ -196,6 +206,16 @@ func softWeights() map[uint16]uint16 {
 }
 
 func serverAddress(id uint16) netip.Addr { return netip.AddrFrom4([4]byte{10, 1, 0, byte(id)}) }
+
+// serverByL2 is a server whose link-layer address names it.
+func serverByL2(id uint16) netip.Addr { return netip.AddrFrom4([4]byte{10, 2, 0, byte(id)}) }
+
+func macOf(server netip.Addr) [6]byte {
+	if server.Is4() && server.As4()[1] == 2 {
+		return [6]byte{2, 0, 0, 0, 3, server.As4()[3]}
+	}
+	return [6]byte(serverMAC)
+}
 
 func serverIPv6(id uint16) netip.Addr { return netip.AddrFrom16([16]byte{0xfd, 15: byte(id)}) }
 
@@ -244,7 +264,7 @@ func (r *rig) subjects() []subject {
 		subject{name: "cookie-ipv6", program: lb, cell: ipv6, verdict: "forwarded_by_cookie", place: place(ipv6VIP), check: checkCookieIPv6},
 		subject{name: "cookie-gue", program: lb, cell: gue, verdict: "forwarded_by_cookie", place: place(gueVIP), check: checkCookieGUE})
 	for _, vip := range vips[1:] {
-		if vip != gueVIP && vip != ipv6VIP && policies[vip] != model.DispatchChoices {
+		if vip != gueVIP && vip != ipv6VIP && vip != l2VIP && vip != udpHashVIP && policies[vip] != model.DispatchChoices {
 			all = append(all, subject{name: "syn-" + policies[vip].String(), program: lb, cell: plainCell(vip, segmentSYN), verdict: "forwarded_new",
 				place: place(vip), check: checkAnyServer})
 		}
@@ -262,6 +282,11 @@ func (r *rig) subjects() []subject {
 			}})
 	}
 	all = append(all, r.initials(quicVIPs[0])...)
+	l2 := carryingCell(&r.fleet, l2VIP, segmentACK)
+	all = append(all,
+		subject{name: "udp-hash", program: lb, cell: wrapper.Cell{Frame: datagramFrame(udpHashVIP, nil)}, verdict: "forwarded_by_hash", place: place(udpHashVIP),
+			check: r.checkPlaced(udpHashVIP)},
+		subject{name: "cookie-l2", program: lb, cell: l2, verdict: "forwarded_by_cookie", place: place(l2VIP), check: checkCookieL2})
 	all = append(all, r.sessionSubjects()...)
 	all = append(all, subject{name: "no-timestamp", program: lb, cell: short, verdict: "forwarded_no_timestamp", place: place(rrVIP), check: r.checkPlaced(rrVIP)},
 		r.hits.subject())
@@ -269,7 +294,7 @@ func (r *rig) subjects() []subject {
 		if all[i].verdict != "" && all[i].lb == nil {
 			all[i].lb = r.lb
 		}
-		if i >= 2 && all[i].cell.Growth == 0 {
+		if i >= 2 && all[i].cell.Growth == 0 && all[i].name != "cookie-l2" {
 			all[i].cell.Growth = outerLength
 		}
 	}
@@ -310,6 +335,12 @@ func checkCookie(output []byte, s sent) error {
 	return checkServer(output, s, serverAddress(s.server()), identification)
 }
 
+// checkCookieL2: only the link-layer addresses have changed.
+func checkCookieL2(output []byte, s sent) error {
+	mac, in := macOf(serverByL2(s.server())), s.bytes()
+	return checkSame(output, slices.Concat(mac[:], ourMAC, in[12:]))
+}
+
 func checkCookieIPv6(output []byte, s sent) error {
 	return checkIPv6(output, s, serverIPv6(s.server()), layers.IPProtocolIPv6, nil)
 }
@@ -325,7 +356,7 @@ func checkAnyServer(output []byte, s sent) error {
 
 // checkPlaced checks against the table that every node computes.
 func (r *rig) checkPlaced(vip netip.Addr) func([]byte, sent) error {
-	key := cookie.ServiceKey(r.fleet.Keys.Placement, vip, model.ProtocolTCP)
+	key := cookie.ServiceKey(r.fleet.Keys.Placement, vip, r.fleet.Service(vip.String()).Protocol)
 	owners := maglev.Table(model.DefaultSlots, r.fleet.Services[0].Shares())
 	if vip != hashVIP {
 		owners = maglev.Table(model.DefaultSlots, r.fleet.Services[1].Shares())

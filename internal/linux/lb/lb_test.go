@@ -47,7 +47,7 @@ type world struct {
 	reference
 }
 
-var testLimits = plan.Limits{Services: 32, Servers: 128, ServerIDs: 1 << 18, Slots: 1 << 18, Rounds: 1 << 13, Entries: 1 << 12, Local: 1 << 10}
+var testLimits = plan.Limits{Services: 64, Servers: 256, ServerIDs: 1 << 18, Slots: 1 << 18, Rounds: 1 << 13, Entries: 1 << 12, Local: 1 << 10}
 
 // shared is loaded once: the verifier takes longer than all the packets of a test. Worlds empty it before they fill it.
 var shared struct {

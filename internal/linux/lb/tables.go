@@ -184,12 +184,11 @@ func (lb *LB) fastRow(number uint32) uint32 {
 	row := lb.ServiceRow(number)
 	s := lb.Service(row)
 	affinity, forward := model.Affinity(s.Affinity), model.Forward(s.Forward)
-	if row == 0 || affinity != model.AffinityCookie && affinity != model.AffinityHash && affinity != model.AffinityHistory && affinity != model.AffinityQUIC || !forward.Tunnels() ||
-		s.Flags&plan.ServiceThrough != 0 {
+	if row == 0 || affinity == model.AffinityReplicated || !forward.Tunnels() && forward != model.ForwardL2 || s.Flags&plan.ServiceThrough != 0 {
 		return 0
 	}
 	word := row<<rowShift | uint32(s.CookieBits-1)&(1<<rowShift-1)
-	if affinity != model.AffinityCookie || forward == model.ForwardGUE {
+	if affinity != model.AffinityCookie || forward == model.ForwardGUE || forward == model.ForwardL2 {
 		word |= others
 	}
 	return word

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* fast_quic.h - the shortest way for QUIC: packets with a short header, whose connection id names the server plainly or by one pass of AES, with the key in
- * use; and first flights, whose id is too short to be a server's. Does to a packet what the long way does, or returns UNUSUAL before anything has changed. */
+/* fast_datagram.h - the fast path of UDP: all packets of a service by hash; QUIC's packets with a short header whose connection id names the server plainly
+ * or by one pass of AES with the key in use; and first flights, whose id is too short to be a server's. Does to a packet what the long way does, or returns
+ * NOT_FAST before anything has changed. */
 #pragma once
 
 #include "wire/kernel.h"
@@ -15,7 +16,9 @@
 #include "lb/affinity/quic.h"
 #include "lb/ladder/dispatched.h"
 #include "lb/ladder/placed.h"
-#include "lb/walk/fast_path.h"
+#include "lb/walk/fast_find.h"
+#include "lb/walk/fast_send.h"
+#include "lb/walk/fast_shape.h"
 
 /* Where a datagram begins: QUIC's first octet, then the connection id's. */
 #define FAST_QUIC(ipv6) (FAST_L4(ipv6) + sizeof(struct udphdr))
@@ -61,23 +64,23 @@ inline_always int fast_first_flight(struct xdp_md *ctx, const struct packet *p, 
 	int action;
 
 	if (!drawn)
-		return UNUSUAL;
+		return NOT_FAST;
 	hash = starting_hash(p, service, drawn);
 	steer_to(d, starting_find(hash));
 	if (d->server)
 		return fast_send(ctx, p, d, &f, FORWARDED_STARTING);
 	if (dispatched_by_placement(service))
-		steer_by_placement(p, d);
+		steer_by_slot(p, d);
 	else
 		steer_by_dispatch(d, &f);
 	action = fast_send(ctx, p, d, &f, FORWARDED_NEW);
-	if (action != UNUSUAL)
+	if (action != NOT_FAST)
 		starting_commit(hash, d->id);
 	return action;
 }
 
 /* The frame is for us, and untagged. */
-inline_always int fast_quic(struct xdp_md *ctx, _Bool ipv6)
+inline_always int fast_datagram(struct xdp_md *ctx, _Bool ipv6)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	const __u8 *quic = data + FAST_QUIC(ipv6);
@@ -86,15 +89,22 @@ inline_always int fast_quic(struct xdp_md *ctx, _Bool ipv6)
 	struct packet p;
 	__u32 fast, length;
 
-	if ((void *)quic + 7 + sizeof(struct aes_block) > end || !has_fast_shape(data, ipv6, IPPROTO_UDP))
-		return UNUSUAL;
+	if ((void *)quic > end || !has_fast_shape(data, ipv6, IPPROTO_UDP))
+		return NOT_FAST;
 	length = fast_length(data, ipv6);
 	if (FAST_IP + length > end - data || length < FAST_QUIC(ipv6) - FAST_IP)
-		return UNUSUAL;
+		return NOT_FAST;
 	d.service = fast_service(data, ipv6, IPPROTO_UDP, &fast);
-	if (!d.service || d.service->affinity != AFFINITY_QUIC)
-		return UNUSUAL;
+	if (!d.service)
+		return NOT_FAST;
 	p = fast_packet(data, length, ipv6, IPPROTO_UDP);
+	if (d.service->affinity == AFFINITY_HASH || d.service->affinity == AFFINITY_LOCAL_TABLE) {
+		enum verdict verdict = fast_find(&p, &d, &f, 0, 0);
+
+		return verdict == VERDICT_CONTINUE ? NOT_FAST : fast_send(ctx, &p, &d, &f, verdict);
+	}
+	if (d.service->affinity != AFFINITY_QUIC || (void *)quic + 7 + sizeof(struct aes_block) > end)
+		return NOT_FAST;
 	if (*quic & QUIC_LONG_HEADER)
 		return fast_first_flight(ctx, &p, &d, quic);
 	steer_to(&d, fast_connection_id(d.service, quic + 1));

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* fast_send.h - the end of the fast path: a packet whose server is known goes there by IP in IP, GUE or Ethernet, untagged. */
+#pragma once
+
+#include "wire/kernel.h"
+#include "wire/choices.h"
+#include "wire/parse.h"
+#include "lb/state/counters.h"
+#include "lb/state/service.h"
+#include "lb/state/verdict.h"
+#include "lb/affinity/closing.h"
+#include "lb/affinity/decision.h"
+#include "lb/affinity/later.h"
+#include "lb/affinity/local_table.h"
+#include "lb/ladder/dispatched.h"
+#include "lb/ladder/ladder.h"
+#include "lb/send/encapsulate.h"
+#include "lb/send/l2.h"
+#include "lb/walk/fast_shape.h"
+
+/* What the packet changes for later ones, and how it is counted then. VERDICT_CONTINUE: it is not for here, and nothing has changed. */
+inline_always enum verdict fast_commit(const struct packet *p, const struct decision *d, const struct finding *f, enum verdict verdict)
+{
+	_Bool closes = p->tcp_flags & (TCP_FLAG_FIN_BIT | TCP_FLAG_RST_BIT);
+	struct packet copy; /* for functions that are not inlined: so *p need not be in memory */
+
+	if (verdict == FORWARDED_BY_TABLE)
+		return table_commit_fast(p, d);
+	if (verdict == FORWARDED_NEW) {
+		if (d->service->affinity == AFFINITY_LOCAL_TABLE) {
+			copy = *p;
+			if (!local_table_add(&copy, d->service, d->id))
+				return VERDICT_CONTINUE;
+		}
+		dispatch_commit(d, f);
+	} else if (verdict == FORWARDED_BY_LOCAL_TABLE && f->entry) {
+		copy = *p;
+		local_table_commit(&copy, d->service, f->entry);
+		closing_commit(&copy, d);
+	} else if (verdict == FORWARDED_BY_COOKIE && closes) {
+		copy = *p;
+		closing_commit(&copy, d);
+	}
+	return verdict;
+}
+
+/* To d->server, because of the verdict. Nothing has changed yet. */
+inline_always int fast_send(struct xdp_md *ctx, const struct packet *p, const struct decision *d, const struct finding *f, enum verdict verdict)
+{
+	const struct server *server = d->server;
+	_Bool ipv6, written, gue = d->service->forward == FORWARD_GUE, l2 = d->service->forward == FORWARD_L2;
+	__u32 outer;
+
+	if (!server || !(server->flags & SERVER_NEXT_HOP) || server->flags & SERVER_NO_COOKIE || server->vlan)
+		return NOT_FAST;
+	ipv6 = server->flags & SERVER_IPV6;
+	outer = l2 ? 0 : outer_length(server, gue, 0);
+	if (p->length + outer > server->mtu || (!l2 && bpf_xdp_adjust_head(ctx, -(int)outer)))
+		return NOT_FAST;
+	verdict = fast_commit(p, d, f, verdict);
+	if (verdict == VERDICT_CONTINUE) {
+		if (!l2 && bpf_xdp_adjust_head(ctx, (int)outer))
+			return XDP_ABORTED; /* what has grown can shrink */
+		return NOT_FAST;
+	}
+	if (verdict == FORWARDED_BY_COOKIE) {
+		count_fast(server->counter, p->length);
+	} else {
+		if (verdict != DROPPED_OVER_LIMIT)
+			count_server(server->counter, is_syn(p), verdict == FORWARDED_NEW, p->length);
+		count_verdict(d->service->number, verdict, p->length);
+		if (verdict == DROPPED_OVER_LIMIT)
+			return XDP_DROP;
+	}
+	if (l2)
+		written = write_addresses(ctx, server);
+	else if (gue)
+		written = ipv6 ? write_untagged(ctx, p, server, 1, 1) : write_untagged(ctx, p, server, 0, 1);
+	else
+		written = ipv6 ? write_untagged(ctx, p, server, 1, 0) : write_untagged(ctx, p, server, 0, 0);
+	if (!written)
+		return XDP_ABORTED; /* the verifier does not know that the frame has grown */
+	return transmit(ctx, server);
+}

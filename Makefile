@@ -29,6 +29,8 @@ FUZZ     ?= 4000x
 METRICS  := TestCountersAreServedToPrometheus|TestALoadBalancerTakesTheNewestState|TestAnAgentTakesTunnelsOf|TestRootIsServedOnASocket|Pages?$$|RoutineDoesNot|TestTheVIPFollows|TestTheFirstTierNotices
 # of test/kernels/boot; make test takes the oldest
 KERNELS  ?= 6.1 6.12 newest arm64-6.12
+# not a tool of go.mod: the product's list of modules would name it and what it needs
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 # Generated files that somebody removed are made again although the stamp is newer than the sources.
 ifneq ($(words $(wildcard $(addsuffix /*_bpfel.o,$(PROGRAMS)) $(API)/*.pb.go $(API)/*/*.connect.go $(CHOICES))),9)
@@ -132,12 +134,14 @@ test: deps build need-root ## everything: lint, unit tests, races, BPF programs,
 	echo "== all tests passed"
 
 lint: TOOLS += shellcheck:shellcheck codespell:codespell
-lint: deps generate ## format, go vet, shell scripts, spelling
+lint: deps generate ## format, go vet, staticcheck, shell scripts, spelling
 	@echo "== gofmt"
 	unformatted=$$(gofmt -l cmd deploy internal pkg test)
 	if [[ -n $$unformatted ]]; then echo "not formatted: $$unformatted: run gofmt -w"; exit 1; fi
 	echo "== go vet"
 	go vet ./...
+	echo "== staticcheck"
+	go run $(STATICCHECK) ./...
 	echo "== shellcheck"
 	shellcheck --severity=warning $$(grep -rlIE --exclude='*.go' '^#!.*[/ ](ba)?sh$$' .ci deploy test)
 	echo "== codespell"

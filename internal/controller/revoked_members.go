@@ -67,7 +67,7 @@ func (f fleetOf) leave(ctx context.Context, p etcd.Peer, stay []etcd.Peer) error
 	if len(stay) == 0 {
 		return fmt.Errorf("controller %s is the only member of the store", p.Name)
 	}
-	if err := (controllersAPI{f.controller}).removePeer(ctx, stay, p.ID); err != nil {
+	if err := controllersAPI(f).removePeer(ctx, stay, p.ID); err != nil {
 		return fmt.Errorf("controller %s cannot leave the store: %w", p.Name, err)
 	}
 	return nil

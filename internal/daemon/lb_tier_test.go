@@ -1,6 +1,7 @@
 package daemon_test
 
 import (
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -298,7 +299,7 @@ func (h *lbHost) health() (code int) {
 		if err != nil {
 			return err
 		}
-		client := http.Client{Transport: &http.Transport{Dial: func(string, string) (net.Conn, error) { return connection, nil }}}
+		client := http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return connection, nil }}}
 		answer, err := client.Get("http://10.9.0.1:9435" + api.PathHealth)
 		if err != nil {
 			return errors.Join(err, connection.Close())

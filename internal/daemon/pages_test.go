@@ -1,6 +1,7 @@
 package daemon_test
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -30,7 +31,7 @@ func (h *host) scrape() metricstest.Scrape {
 			return nil // it does not answer
 		}
 		defer connection.Close()
-		client := http.Client{Transport: &http.Transport{Dial: func(string, string) (net.Conn, error) { return connection, nil }, DisableKeepAlives: true}}
+		client := http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return connection, nil }, DisableKeepAlives: true}}
 		answer, err := client.Get("http://10.9.0.1:9435/metrics")
 		if err != nil {
 			return err

@@ -137,7 +137,7 @@ func checkName(name string) error {
 	case name == "" || len(name) > maxName || strings.Trim(name[:1], "._-") == "":
 		return fmt.Errorf("name %q: use 1 to %d characters that begin with a letter, a digit or a colon", name, maxName)
 	case strings.ContainsFunc(name, func(r rune) bool { return !allowed(r) }):
-		return fmt.Errorf("name %q: use letters, digits and . _ - :", name)
+		return fmt.Errorf("name %q: use letters, digits and . _ : -", name)
 	}
 	return nil
 }

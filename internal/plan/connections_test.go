@@ -119,7 +119,7 @@ func TestATableOfAnotherShapeIsAnotherTable(t *testing.T) {
 		change(&s)
 		changes := n.update(wantOf(s))
 		after := n.tables.Places()["a"].Table
-		if tables := cleared(changes); len(tables) != 1 || tables[0] != (ClearTable{after.Base, after.Blocks, after.IndexBits}) || after == before {
+		if tables := cleared(changes); len(tables) != 1 || tables[0] != (ClearTable(after)) || after == before {
 			t.Fatalf("%s: %+v, now at %+v", what, tables, after)
 		}
 		if before.Base < after.Base+after.Blocks && after.Base < before.Base+before.Blocks {

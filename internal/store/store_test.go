@@ -277,7 +277,7 @@ func TestWatchersMissNothing(t *testing.T) {
 				}
 				documents = append(documents, d)
 			}
-			last = commit(t, s, documents...)
+			commit(t, s, documents...)
 		}
 		last = commit(t, s, set("the end", "", 0))
 		for range (changes + 5) / 6 {

@@ -152,12 +152,6 @@ func firstFlight(t *testing.T, config *tls.Config) []byte {
 	return append(header, rest...)
 }
 
-// fixed hands out one session.
-type fixed struct{ state *tls.ClientSessionState }
-
-func (f fixed) Get(string) (*tls.ClientSessionState, bool) { return f.state, true }
-func (f fixed) Put(string, *tls.ClientSessionState)        {}
-
 func TestHellosOfGoAreRead(t *testing.T) {
 	for _, most := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
 		// The session id is a random one: middleboxes want one.

@@ -64,7 +64,7 @@ func Finish(cause error, command *cobra.Command, err error, stderr io.Writer) in
 	if errors.As(err, &answer) {
 		return int(answer)
 	}
-	err, status := outcome(cause, command, err)
+	status, err := outcome(cause, command, err)
 	stderr = legible{stderr}
 	if o := outputOf(command); o != nil && o.AsJSON() {
 		WriteJSON(stderr, failure{described{err.Error(), codeOf(err, status), status, api.WarningsOf(err)}})
@@ -74,8 +74,8 @@ func Finish(cause error, command *cobra.Command, err error, stderr io.Writer) in
 	return status
 }
 
-// outcome is what is said of an error, and the status that it ends with.
-func outcome(cause error, command *cobra.Command, err error) (said error, status int) {
+// outcome returns the exit status of an error, and the error to report.
+func outcome(cause error, command *cobra.Command, err error) (status int, reported error) {
 	var refused *connect.Error
 	open := errors.As(err, &refused) && refused.Code() == connect.CodeUnknown // sent, and not answered
 	var interruption Caught
@@ -85,18 +85,18 @@ func outcome(cause error, command *cobra.Command, err error) (said error, status
 		} else if errors.Is(err, context.Canceled) {
 			err = interruption
 		}
-		return err, statusSignal + int(interruption)
+		return statusSignal + int(interruption), err
 	}
 	var with *withStatus
 	switch {
 	case open:
-		return err, statusOpen
+		return statusOpen, err
 	case !errors.As(err, &with):
-		return err, StatusFailed
+		return StatusFailed, err
 	case with.status == StatusUsage && command.Annotations[UsageIsFailure] != "":
-		return err, StatusFailed
+		return StatusFailed, err
 	}
-	return err, with.status
+	return with.status, err
 }
 
 // failure is an error for programs.

@@ -278,17 +278,12 @@ func TestTheApplicationsLoadIsAskedFor(t *testing.T) {
 	if problems := h.a.problems(); len(problems) != 0 {
 		t.Errorf("problems %q", problems)
 	}
-	busy := make(chan struct{})
+	var idle atomic.Bool
 	go func() {
-		for {
-			select {
-			case <-busy:
-				return
-			default:
-			}
+		for !idle.Load() { // keeps a CPU busy
 		}
 	}()
-	defer close(busy)
+	defer idle.Store(true)
 	awaitLoad(2, "some CPU", func(load uint32) bool { return load > 0 && load <= 200 })
 	h.fleet.Services = h.fleet.Services[:1] // what is no longer asked for is not written any more
 	h.set()

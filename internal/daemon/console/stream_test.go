@@ -76,10 +76,10 @@ func TestManyAndSlowWatchersCostNoMoreLooks(t *testing.T) {
 		fmt.Fprint(connection, "GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
 	}
 	quick := s.watch(nil)
-	first, ok := quick.next()
+	first, _ := quick.next()
 	began, looks := time.Now(), s.looks.Load()
 	for range 2 {
-		if _, ok = quick.next(); !ok {
+		if _, ok := quick.next(); !ok {
 			t.Fatal("the stream has ended")
 		}
 	}

@@ -43,7 +43,7 @@ func (e endpoints) routes() *api.Server {
 	s.Handle("DELETE "+api.PathSuspects, e.keeper.ClearSuspect)
 	s.HandleRaw("GET "+api.PathTrace, e.tracer)
 	s.HandleRaw("GET "+api.PathMetrics, e.metricsHandler())
-	s.HandleRaw(api.NewFleetHandler(fleetAPI{e.observer}))
+	s.HandleRaw(api.NewFleetHandler(fleetAPI(e)))
 	s.Refuse("/"+ballastv1connect.ControllersName+"/", "this is a load balancer: controllers are listed and removed by one of them: ask it (--controller HOST, or --instance NAME on its host)")
 	s.Otherwise("this load balancer does not know that command: it is of another version than this ballast")
 	return s
@@ -57,7 +57,7 @@ func (e endpoints) metricsHandler() http.Handler {
 		Alone:    func() bool { return !e.outcome.Load().alone.IsZero() },
 		Revision: func() (uint64, bool) { return e.outcome.Load().revision, e.controllers != nil },
 		Devices:  func() (map[string]string, []*net.Interface) { return e.programs.status().modes, e.programs.waiting() },
-		Judge:    fleetAPI{e.observer}.judge,
+		Judge:    fleetAPI(e).judge,
 	}}
 	if e.replication != nil {
 		own = append(own, e.controllers, e.replication)

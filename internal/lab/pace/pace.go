@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sort"
 	"sync"
 	"time"
@@ -48,8 +49,6 @@ var machine = sync.OnceValue(func() *clock {
 	return p
 })
 
-var sink uint64
-
 // sample works, and says how long it took.
 func sample() time.Duration {
 	begin, x := time.Now(), uint64(88172645463325252)
@@ -58,7 +57,7 @@ func sample() time.Duration {
 		x ^= x >> 7
 		x ^= x << 17
 	}
-	sink += x
+	runtime.KeepAlive(x)
 	return time.Since(begin)
 }
 

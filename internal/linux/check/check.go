@@ -268,8 +268,8 @@ func (p *Prober) Run(ctx context.Context) {
 	}
 	p.mu.Unlock()
 	<-ctx.Done()
-	p.mu.Lock() // a Set that saw the prober running has started what it wanted to
-	p.mu.Unlock()
+	p.mu.Lock()
+	p.mu.Unlock() //lint:ignore SA2001 a Set that saw the prober running has started its checks when this lock is free
 	p.group.Wait()
 }
 

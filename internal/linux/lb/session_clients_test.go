@@ -263,7 +263,9 @@ func TestNamesThatFewClientsShowAreForgottenFirst(t *testing.T) {
 	if !limited(stolen, 2) {
 		t.Error("20 names of one client each make it forget one of four")
 	}
-	if other := same(); show(other, 1) == show(other, 1) && limited(other, 1) {
+	other := same()
+	first, second := show(other, 1), show(other, 1)
+	if first == second && limited(other, 1) {
 		t.Error("a name that was shown twice is limited")
 	}
 }

@@ -75,7 +75,7 @@ func readIDFile(path string) (*quiclb.File, error) {
 // envoyConfig is for a listener. It has no secret.
 func envoyConfig(out io.Writer, _ string, file *quiclb.File) error {
 	if both := len(file.ServerID) + file.NonceLength; both > 18 {
-		return fmt.Errorf("Envoy appends a byte: server id and nonce may have 18 bytes, and have %d: change quic.nonce_length of service %s", both, file.Service)
+		return fmt.Errorf("server id and nonce may have 18 bytes, as Envoy appends one, and have %d: change quic.nonce_length of service %s", both, file.Service)
 	}
 	_, err := fmt.Fprintf(out, `# of the listener, under udp_listener_config; it does not change with keys
 quic_options:

@@ -137,11 +137,13 @@ func (b *Wrapper) series(wrapper *Program, repeat uint32) (run Result, err error
 	}
 	frame := b.listed.Load().cell.whole()
 	var again error // a signal has ended the run, and it begins anew
-	options := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+mostGrowth), Repeat: repeat, Reset: func() {
+	options := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+mostGrowth), Repeat: repeat}
+	//lint:ignore SA1019 a run that a signal ended leaves state behind, and nothing else says that it begins anew
+	options.Reset = func() {
 		again = errors.Join(again, b.objects.State.Get(&state))
 		run.Discarded += state.Runs
 		again = errors.Join(again, begin())
-	}}
+	}
 	if run.Action, err = wrapper.Run(&options); err != nil {
 		return run, fmt.Errorf("run %s: %w", wrapper, err)
 	}

@@ -129,12 +129,9 @@ func burn(work time.Duration) {
 		for range 2000 {
 			number = number*6364136223846793005 + 1442695040888963407
 		}
-		sink = number
+		runtime.KeepAlive(number)
 	}
 }
-
-// sink keeps the compiler from removing the work.
-var sink uint64
 
 func threadTime() time.Duration {
 	var now unix.Timespec

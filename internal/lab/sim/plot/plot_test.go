@@ -96,7 +96,7 @@ func TestStepsAreOneTwoFive(t *testing.T) {
 
 func TestAxesHaveRoundNumbers(t *testing.T) {
 	for want, span := range map[string][2]float64{
-		"0 50 100 150":                            {-0.0, 180},
+		"0 50 100 150":                            {math.Copysign(0, -1), 180},
 		"0.10 0.15 0.20 0.25 0.30":                {0.1, 0.3},
 		"-2 -1 0 1 2 3":                           {-2.5, 3},
 		"1000000 1000001 1000002 1000003 1000004": {1e6, 1e6 + 4},

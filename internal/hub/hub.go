@@ -89,13 +89,11 @@ type Hub struct {
 	tickets  serviceTickets
 	nodes    *ballastv1.Nodes
 	services map[string]*service
-	weights  map[string]*softWeights
-	counts   map[string]*openCounts
+	soft     *softState
 	checks   map[string][]string // by load balancer
 	peers    map[peerKey]*peer
-	lost     map[peerKey]*ballastv1.NodeStatus // that were among them, see lose
-	lbs      map[string]*peer                  // those of peers that are load balancers
-	listed   []string                          // load balancers that Remember was given last
+	lbs      map[string]*peer // those of peers that are load balancers
+	lost     *lostNodes       // that were among peers
 
 	unable bool // this controller judges nobody
 
@@ -146,8 +144,8 @@ func New(o Options) *Hub {
 	if o.Identify == nil {
 		o.Identify = Certified
 	}
-	h := &Hub{options: o, services: map[string]*service{}, weights: map[string]*softWeights{}, counts: map[string]*openCounts{}, checks: map[string][]string{},
-		peers: map[peerKey]*peer{}, lost: map[peerKey]*ballastv1.NodeStatus{}, lbs: map[string]*peer{},
+	h := &Hub{options: o, services: map[string]*service{}, soft: newSoftState(), checks: map[string][]string{},
+		peers: map[peerKey]*peer{}, lost: newLostNodes(), lbs: map[string]*peer{},
 		sources: newTunnelSources(o.Name), ring: newRing(o.Credentials, o.Log)}
 	h.metrics, h.admission = newMetrics(), newAdmission(l.Joins)
 	return h
@@ -219,9 +217,7 @@ func (h *Hub) SetState(view *engine.View) {
 	defer h.mutex.Unlock()
 	complete := view.Whole || view.Revision < h.revision // the store was restored from a copy
 	if complete {
-		for _, w := range h.weights {
-			w.Term, w.Version = 0, 0 // those that come may be lower
-		}
+		h.soft.restart()
 	}
 	newKeys := !h.known || !proto.Equal(api.KeysToProto(&view.Keys), api.KeysToProto(&h.keys))
 	if newKeys || complete {
@@ -231,8 +227,7 @@ func (h *Hub) SetState(view *engine.View) {
 	h.known, h.revision, h.keys, h.nodes, h.services = true, view.Revision, view.Keys, nodes, services
 	for name, change := range changes {
 		if change.after == nil {
-			delete(h.weights, name)
-			delete(h.counts, name)
+			h.soft.drop(name)
 		}
 	}
 	for _, p := range h.inTurn(changes) {
@@ -285,29 +280,22 @@ func (h *Hub) tell(p *peer, changes map[string]serviceChange, keys, complete boo
 	p.wakeUp()
 }
 
-// Weigh takes an update of a service's weights for all load balancers.
+// Weigh takes an update of a service's weights for all load balancers. Those of a service that is not known are dropped: it has gone, or comes
+// with the next view.
 func (h *Hub) Weigh(service string, update *follow.Update) {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
-	if h.services[service] == nil {
-		return // it is gone, or comes with the next view: weights are soft
+	if h.services[service] != nil {
+		h.metrics.coalesce("weights", h.soft.weigh(service, update, h.lbs))
 	}
-	w := h.weights[service]
-	if w == nil {
-		w = newSoftWeights(service)
-		h.weights[service] = w
-	}
-	if !w.take(update) {
-		return
-	}
-	for _, p := range h.lbs {
-		if _, waits := p.weights[service]; waits {
-			h.metrics.coalesced.WithLabelValues("weights").Inc()
-			continue
-		}
-		p.weights[service] = w.count - 1
-		p.queue = append(p.queue, service)
-		p.wakeUp()
+}
+
+// Count takes what agents have counted of a service's open connections, for the load balancers that dispatch some of them.
+func (h *Hub) Count(service string, counts *follow.Counts, shares map[string]float64) {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	if h.services[service] != nil {
+		h.metrics.coalesce("open", h.soft.count(service, &openCounts{counts, shares}, h.lbs))
 	}
 }
 

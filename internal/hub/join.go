@@ -165,7 +165,7 @@ func (h *Hub) enter(p *peer) {
 	if h.peers[p.key()] = p; before != nil {
 		p.displace(before)
 	}
-	delete(h.lost, p.key())
+	h.lost.remove(p.key())
 	p.checks = len(h.checks[p.identity.Name]) > 0
 	p.tunnels = p.identity.Role == pki.Agent
 	p.revoked = h.revoked
@@ -173,10 +173,7 @@ func (h *Hub) enter(p *peer) {
 	if p.identity.Role == pki.LB {
 		h.lbs[p.identity.Name] = p
 		p.replicas, p.judging = h.ring.view != nil, h.unable
-		for name := range h.weights {
-			p.weights[name] = 0
-			p.queue = append(p.queue, name)
-		}
+		h.soft.enter(p)
 	}
 	h.mutex.Unlock()
 	if before != nil {

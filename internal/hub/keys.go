@@ -50,8 +50,8 @@ func (h *Hub) KeyNodes() *rotation.Nodes {
 		}
 		nodes.List = append(nodes.List, n)
 	}
-	h.forgetLost()
-	for key := range h.lost {
+	h.lost.expire()
+	for key := range h.lost.nodes {
 		nodes.Lost = append(nodes.Lost, rotation.Node{Agent: key.role == pki.Agent, Name: key.name})
 	}
 	slices.SortFunc(nodes.List, rotation.Compare)

@@ -50,6 +50,13 @@ func (m *metrics) received(bytes int64) {
 	m.bytes.WithLabelValues("received").Add(float64(bytes))
 }
 
+// coalesce counts updates that took the place of one that waited. A kind has no series before its first.
+func (m *metrics) coalesce(kind string, updates int) {
+	if updates > 0 {
+		m.coalesced.WithLabelValues(kind).Add(float64(updates))
+	}
+}
+
 var (
 	peersMetric     = prometheus.NewDesc("ballast_control_peers", "Connected load balancers and agents.", []string{"role"}, nil)
 	notReadyMetric  = prometheus.NewDesc("ballast_control_peers_not_ready", "Connected load balancers and agents that are not ready, or have not reported it yet.", []string{"role"}, nil)

@@ -2,9 +2,7 @@
 package hub
 
 import (
-	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -15,18 +13,8 @@ import (
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
-// Implementation constants of lists of nodes.
-const (
-	lostNodes  = 1024            // that are remembered: those that were lost last
-	LostLife   = 24 * time.Hour  // and for so long
-	behindTime = 5 * time.Second // that a load balancer may take for a state before it is called behind
-)
-
-// ReadyLost is NodeStatus.Ready of nodes that were lost.
-const ReadyLost = "lost"
-
-// NotConnected is the problem of a node that was lost for a reason that nobody knows.
-const NotConnected = "not connected any more"
+// behindTime is what a load balancer may take for a state before it is called behind.
+const behindTime = 5 * time.Second
 
 // Announced counts, by VIP, the connected load balancers that announce it to a router. speakers is how many of them have BGP; known: each of
 // those in names has said what it announces.
@@ -93,8 +81,7 @@ func (h *Hub) Forget(name string) (forgotten []string, err error) {
 	var connected *peer
 	for _, role := range []pki.Role{pki.LB, pki.Agent} {
 		key := peerKey{role, name}
-		if h.lost[key] != nil {
-			delete(h.lost, key)
+		if h.lost.remove(key) {
 			forgotten = append(forgotten, fmt.Sprintf("%s %s: forgotten", role, name))
 		} else if p := h.peers[key]; p != nil {
 			connected = p
@@ -115,21 +102,11 @@ func (h *Hub) Forget(name string) (forgotten []string, err error) {
 	return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("no node %q is lost: see `ballast ctl node list`", name))
 }
 
-func byRoleAndName(a, b *ballastv1.NodeStatus) int {
-	return cmp.Or(-cmp.Compare(a.Role, b.Role), cmp.Compare(a.Name, b.Name))
-}
-
 // Lost returns those that are not connected, but were within a day.
 func (h *Hub) Lost() (nodes []*ballastv1.NodeStatus) {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
-	h.forgetLost()
-	return slices.SortedFunc(maps.Values(h.lost), byRoleAndName)
-}
-
-// forgetLost forgets whom nobody has seen for long. The caller holds the lock.
-func (h *Hub) forgetLost() {
-	maps.DeleteFunc(h.lost, func(_ peerKey, n *ballastv1.NodeStatus) bool { return time.Since(n.LastSeen.AsTime()) > LostLife })
+	return h.lost.list()
 }
 
 // Remember takes the names of load balancers that have joined this or another controller, now or earlier, and returns those that are to
@@ -138,24 +115,7 @@ func (h *Hub) forgetLost() {
 func (h *Hub) Remember(names []string) []string {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
-	h.forgetLost()
-	next := slices.Collect(maps.Keys(h.lbs))
-	for _, name := range names {
-		key := peerKey{pki.LB, name}
-		if h.lbs[name] != nil {
-			continue
-		}
-		if h.lost[key] == nil && !slices.Contains(h.listed, name) {
-			h.loseAs(key, &ballastv1.NodeStatus{Role: string(pki.LB), Name: name, LastSeen: timestamppb.Now(), Ready: ReadyLost,
-				Problems: []string{"not connected since this controller started: it joined earlier, or another controller"}})
-		}
-		if h.lost[key] != nil {
-			next = append(next, name)
-		}
-	}
-	h.listed = slices.Clone(names)
-	slices.Sort(next)
-	return next
+	return h.lost.remember(names, h.lbs)
 }
 
 // status tells of a peer. The caller holds the hub's lock.
@@ -213,21 +173,7 @@ func (h *Hub) lose(p *peer) {
 	if p.barred {
 		n.Problems = []string{"its certificate is revoked"}
 	}
-	h.loseAs(p.key(), n)
-}
-
-// loseAs remembers a node that is not connected. The caller holds the lock.
-func (h *Hub) loseAs(key peerKey, n *ballastv1.NodeStatus) {
-	h.lost[key] = n
-	if len(h.lost) > lostNodes {
-		oldest := key
-		for key, n := range h.lost {
-			if n.LastSeen.AsTime().Before(h.lost[oldest].LastSeen.AsTime()) {
-				oldest = key
-			}
-		}
-		delete(h.lost, oldest)
-	}
+	h.lost.add(p.key(), n)
 }
 
 // Agents returns whom the agents that are connected are.

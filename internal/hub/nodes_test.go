@@ -62,16 +62,16 @@ func TestNodesThatLeaveAreListedAsLostUntilTheyAreBack(t *testing.T) {
 	fleettest.Join(t, address, ca.Issue(pki.Agent, "s1"))
 	fleettest.Await(t, "the agent again", func() bool { return len(hub.Nodes()) == 1 && len(hub.Lost()) == 0 })
 
-	for i := range 2 * lostNodes { // whoever makes up names is not remembered for ever
+	for i := range 2 * lostMax { // whoever makes up names is not remembered for ever
 		hub.mutex.Lock()
 		hub.lose(&peer{identity: pki.Identity{Role: pki.Agent, Name: fmt.Sprint("made-up-", i)}})
 		hub.mutex.Unlock()
 	}
-	if n := len(hub.Lost()); n != lostNodes {
+	if n := len(hub.Lost()); n != lostMax {
 		t.Errorf("%d are remembered", n)
 	}
 	hub.mutex.Lock()
-	for _, n := range hub.lost {
+	for _, n := range hub.lost.nodes {
 		n.LastSeen = timestamppb.New(time.Now().Add(-LostLife - time.Second))
 	}
 	hub.mutex.Unlock()
@@ -262,7 +262,7 @@ func TestTheListOfLoadBalancersHasThoseThatAreConnectedOrLostAndNotForgotten(t *
 	fleettest.Require(t, err)
 	list([]string{"lb1", "lb2", "lb3"}, "lb1", "lb3")
 	hub.mutex.Lock()
-	hub.lost[peerKey{pki.LB, "lb3"}].LastSeen = timestamppb.New(time.Now().Add(-LostLife - time.Second))
+	hub.lost.nodes[peerKey{pki.LB, "lb3"}].LastSeen = timestamppb.New(time.Now().Add(-LostLife - time.Second))
 	hub.mutex.Unlock()
 	list([]string{"lb1", "lb3"}, "lb1")
 	list([]string{"lb1"}, "lb1")

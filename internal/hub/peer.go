@@ -193,17 +193,7 @@ func (h *Hub) next(p *peer) *frame {
 		p.checks = false
 		return messageFrame(&ballastv1.ToNode{Message: &ballastv1.ToNode_Checks{Checks: &ballastv1.Checks{Services: h.checks[p.identity.Name]}}})
 	}
-	for len(p.queue) > 0 {
-		name := p.queue[0]
-		p.queue = p.queue[1:]
-		known, waits := p.weights[name]
-		if w := h.weights[name]; waits && w != nil { // else the service has gone meanwhile
-			delete(p.weights, name)
-			return w.since(known)
-		}
-	}
-	p.queue = nil
-	return h.nextCounts(p)
+	return h.soft.next(p)
 }
 
 // nextState returns what is new to the peer in one message. It tells every change up to the hub's revision.

@@ -9,7 +9,7 @@
 //   - A load balancer's addresses are on the agents' list before it is sent state (TestAgentsAreToldWhereTunnelsComeFrom).
 //   - A stream that was replaced changes no addresses (TestAStreamThatWasReplacedSaysNothingOfAddresses).
 //
-// The types tunnelSources, serviceTickets and ring keep a topic under that lock, and know no peers. Hub.setting comes before Hub.mutex;
+// The types tunnelSources, serviceTickets, softState, lostNodes and ring keep a topic under that lock. Hub.setting comes before Hub.mutex;
 // admission has a lock of its own, and takes no other.
 package hub
 

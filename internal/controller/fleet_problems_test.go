@@ -84,7 +84,9 @@ func TestServersWhoseDeviceTakesLessThanIsSentAreNamed(t *testing.T) {
 		fleettest.Require(t, who.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Condition{Condition: told}}))
 	}
 	const lost = "clients of 1 server (s1) lose packets of more than"
-	paths := func(most uint32, others map[string]uint32) { say(lb, &ballastv1.Condition{Paths: &ballastv1.PathMTUs{Most: most, Others: others}}) }
+	paths := func(most uint32, others map[string]uint32) {
+		say(lb, &ballastv1.Condition{Paths: &ballastv1.PathMTUs{Most: most, Others: others}})
+	}
 	device := func(r *ballastv1.Receiver) { say(agent, &ballastv1.Condition{Receiver: r}) }
 	paths(1500, nil)
 	device(&ballastv1.Receiver{Device: "eth0", Mtu: 1400})

@@ -26,3 +26,12 @@ func (s *Server) MapsOfAcceptance() []*ebpf.Map {
 	m := &s.objects.serverMaps
 	return []*ebpf.Map{m.Limits, m.Loads, m.LiveConnections, m.PassedOn}
 }
+
+// LiveMissed is how many changes of sockets' state the program that counts connections did not see, as the kernel runs no program inside itself.
+func (s *Server) LiveMissed() (uint64, error) {
+	stats, err := s.live.Stats()
+	if err != nil {
+		return 0, err
+	}
+	return stats.RecursionMisses, nil
+}

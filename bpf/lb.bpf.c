@@ -100,8 +100,7 @@
 #include "lb/walk/tier.h"
 #include "lb/walk/return.h"
 #include "lb/walk/report.h"
-#include "lb/walk/fast_path.h"
-#include "lb/walk/fast_datagram.h"
+#include "lb/walk/fast_frame.h"
 #include "lb/walk/ask.h"
 #include "lb/walk/peer_frame.h"
 #include "lb/walk/message.h"
@@ -329,26 +328,6 @@ int lb_release(struct __sk_buff *skb)
 inline_always _Bool is_from_function(const void *data, const void *end)
 {
 	return functions_enabled && data + sizeof(struct ethhdr) <= end && function_by_mac(((const struct ethhdr *)data)->h_source, 0) != NO_ID;
-}
-
-inline_always int fast_ip(struct xdp_md *ctx, _Bool ipv6)
-{
-	int action = fast_path(ctx, ipv6);
-
-	return action != NOT_FAST ? action : fast_datagram(ctx, ipv6);
-}
-
-inline_always int fast_frame(struct xdp_md *ctx)
-{
-	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	__be16 protocol;
-
-	if (data + sizeof(struct ethhdr) > end || !addressed_to_us(ctx, data))
-		return NOT_FAST;
-	protocol = *(__be16 *)(data + offsetof(struct ethhdr, h_proto));
-	if (protocol == bpf_htons(ETH_P_IP))
-		return fast_ip(ctx, 0);
-	return protocol == bpf_htons(ETH_P_IPV6) ? fast_ip(ctx, 1) : NOT_FAST;
 }
 
 SEC("xdp.frags")

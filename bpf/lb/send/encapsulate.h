@@ -89,8 +89,7 @@ inline_always _Bool write_untagged(struct xdp_md *ctx, const struct packet *p, c
 	if (data + sizeof(*eth) + sizeof(struct iphdr) > end)
 		return 0;
 	if (ipv6) {
-		*(__u64 *)data = *(const __u64 *)server->destination_mac;
-		*(__u32 *)(data + 8) = *(const __u32 *)(server->destination_mac + 8);
+		l2_write_addresses(data, server);
 		eth->h_proto = bpf_htons(ETH_P_IPV6);
 		next = outer_ipv6(eth + 1, end, p, server, protocol, sizeof(struct ipv6hdr) + behind, entropy);
 	} else {

@@ -20,15 +20,21 @@ inline_always int l2_make_room(struct xdp_md *ctx, const struct packet *p, const
 	return grow && bpf_xdp_adjust_head(ctx, -grow) ? -1 : 0;
 }
 
+/* The addresses of a frame at data, which has room for them. */
+inline_always void l2_write_addresses(void *data, const struct server *server)
+{
+	*(__u64 *)data = *(const __u64 *)server->destination_mac;
+	*(__u32 *)(data + 8) = *(const __u32 *)(server->destination_mac + 8);
+}
+
 /* To a next hop without a tag, in a frame that has none and keeps its length. */
-inline_always _Bool write_addresses(struct xdp_md *ctx, const struct server *server)
+inline_always _Bool l2_readdress(struct xdp_md *ctx, const struct server *server)
 {
 	void *data = (void *)(long)ctx->data;
 
 	if (data + sizeof(struct ethhdr) > (void *)(long)ctx->data_end)
 		return 0;
-	*(__u64 *)data = *(const __u64 *)server->destination_mac;
-	*(__u32 *)(data + 8) = *(const __u32 *)(server->destination_mac + 8);
+	l2_write_addresses(data, server);
 	return 1;
 }
 

@@ -69,10 +69,7 @@ inline_always int fast_first_flight(struct xdp_md *ctx, const struct packet *p, 
 	steer_to(d, starting_find(hash));
 	if (d->server)
 		return fast_send(ctx, p, d, &f, FORWARDED_STARTING);
-	if (dispatched_by_placement(service))
-		steer_by_slot(p, d);
-	else
-		steer_by_dispatch(d, &f);
+	fast_by_policy(p, d, &f);
 	action = fast_send(ctx, p, d, &f, FORWARDED_NEW);
 	if (action != NOT_FAST)
 		starting_commit(hash, d->id);

@@ -25,15 +25,21 @@ inline_always __u32 fast_first_echo(const struct packet *p, const struct tcphdr 
 	return bpf_ntohl(options[2]);
 }
 
-/* A new connection, by the policy. Candidates are stops, and sessions begin elsewhere. */
-inline_always enum verdict fast_dispatch(const struct packet *p, struct decision *d, struct finding *f)
+/* A new connection that has no candidates, by the policy. */
+inline_always void fast_by_policy(const struct packet *p, struct decision *d, struct finding *f)
 {
-	if (d->service->columns > 1 || d->service->flags & SERVICE_SESSION)
-		return VERDICT_CONTINUE;
 	if (dispatched_by_placement(d->service))
 		steer_by_slot(p, d);
 	else
 		steer_by_dispatch(d, f);
+}
+
+/* A new connection. Candidates are stops, and sessions begin elsewhere. */
+inline_always enum verdict fast_dispatch(const struct packet *p, struct decision *d, struct finding *f)
+{
+	if (d->service->columns > 1 || d->service->flags & SERVICE_SESSION)
+		return VERDICT_CONTINUE;
+	fast_by_policy(p, d, f);
 	return FORWARDED_NEW;
 }
 

@@ -73,7 +73,7 @@ inline_always int fast_send(struct xdp_md *ctx, const struct packet *p, const st
 			return XDP_DROP;
 	}
 	if (l2)
-		written = write_addresses(ctx, server);
+		written = l2_readdress(ctx, server);
 	else if (gue)
 		written = ipv6 ? write_untagged(ctx, p, server, 1, 1) : write_untagged(ctx, p, server, 0, 1);
 	else

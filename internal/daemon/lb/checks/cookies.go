@@ -41,6 +41,10 @@ func (c *Checks) Problems(now *dataplane.Snapshot) (problems []string) {
 
 // Filtered are the tunnels that something on the way seems to drop.
 func (c *Checks) Filtered(now *dataplane.Snapshot, name string) []filtered.Cause {
+	results := c.prober.All()
+	if !slices.ContainsFunc(results, func(r check.Result) bool { return r.Straight == "" && r.Unanswered && !r.Healthy }) {
+		return nil // describing the paths to all servers takes a system call for each
+	}
 	servers := map[checkroute.Key]filtered.View{}
 	for i := range now.Running.Services {
 		s := &now.Running.Services[i]
@@ -56,7 +60,7 @@ func (c *Checks) Filtered(now *dataplane.Snapshot, name string) []filtered.Cause
 		}
 	}
 	var views []filtered.View
-	for _, r := range c.prober.All() {
+	for _, r := range results {
 		v, tunnelled := servers[checkroute.Key{Service: r.Service, ID: r.ID}]
 		if !tunnelled || r.Straight != "" {
 			continue

@@ -6,13 +6,6 @@ import (
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
-// Specification constants: lengths of headers (RFC 791, 8200, 9293).
-const (
-	ipv4Header = 20
-	ipv6Header = 40
-	tcpHeader  = 20
-)
-
 // mtuProblems joins what agents say of their devices with what load balancers know of the paths to them.
 func (c *controller) mtuProblems(fleet *model.Fleet) []string {
 	var servers []pathmtu.Server
@@ -24,10 +17,11 @@ func (c *controller) mtuProblems(fleet *model.Fleet) []string {
 			}
 			server := pathmtu.Server{Name: known.Server.Name, Device: r.Device, MTU: int(r.Mtu), Overhead: plan.Overhead(s, known.Server.Address),
 				Paths: c.hub.PathMTUs(known.Server.Address)}
-			if s.Protocol == model.ProtocolTCP && s.VIP.Is6() {
-				server.Headers, server.Segment = ipv6Header+tcpHeader, int(r.Segment6)
-			} else if s.Protocol == model.ProtocolTCP {
-				server.Headers, server.Segment = ipv4Header+tcpHeader, int(r.Segment)
+			if s.Protocol == model.ProtocolTCP {
+				server.Headers, server.Segment = plan.ClientHeaders(s.VIP.Is6()), int(r.Segment)
+				if s.VIP.Is6() {
+					server.Segment = int(r.Segment6)
+				}
 			}
 			servers = append(servers, server)
 		}

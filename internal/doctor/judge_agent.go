@@ -254,7 +254,7 @@ func judgeReturnMTU(f *facts) (out []Finding) {
 	family := map[bool]worst{}
 	f.onServer(func(s *model.Service, server *model.Server) {
 		if extra := plan.Overhead(s, server.Address); s.Protocol == model.ProtocolTCP && extra > family[s.VIP.Is6()].extra {
-			family[s.VIP.Is6()] = worst{extra, clientHeaders(s)}
+			family[s.VIP.Is6()] = worst{extra, plan.ClientHeaders(s.VIP.Is6())}
 		}
 	})
 	for _, d := range f.Devices {

@@ -12,11 +12,6 @@ import (
 const (
 	clientMTU   = 1500 // of nearly every client
 	smallestMTU = 1280 // that IPv6 allows (RFC 8200), and that clients of IPv4 are all but sure to get down to
-
-	// Specification constants: lengths of headers (RFC 791, 8200, 9293).
-	ipv4Header = 20
-	ipv6Header = 40
-	tcpHeader  = 20
 )
 
 func judgePaths(f *facts) (out []Finding) {
@@ -64,7 +59,7 @@ func judgePath(s *model.Service, server *model.Server, path pathFacts) (out []Fi
 		out = append(out, Finding{"reachability", subject, Warning, fmt.Sprintf("%s does not answer TCP within %v", server.Address, reachTimeout),
 			"start the server; this is no fault when a firewall there drops connections of the load balancer"})
 	}
-	return append(out, judgeRoom(subject, path.MTU, plan.Overhead(s, server.Address), clientHeaders(s))...)
+	return append(out, judgeRoom(subject, path.MTU, plan.Overhead(s, server.Address), plan.ClientHeaders(s.VIP.Is6()))...)
 }
 
 // judgeRoom is about the encapsulation of packets that have so many bytes of headers before the data.
@@ -80,14 +75,6 @@ func judgeRoom(subject string, mtu, encapsulation, headers int) []Finding {
 	return []Finding{{"mtu", subject, severity,
 		fmt.Sprintf("path MTU %d less %d of encapsulation leaves %d for packets of %d bytes: %s", mtu, encapsulation, max(room, 0), clientMTU, effect),
 		fmt.Sprintf("raise the fabric's MTU to %d, or on the server: ip route change default via ROUTER advmss %d", clientMTU+encapsulation, max(room, 0)-headers)}}
-}
-
-// clientHeaders are what a client's packets have before the data.
-func clientHeaders(s *model.Service) int {
-	if s.VIP.Is6() {
-		return ipv6Header + tcpHeader
-	}
-	return ipv4Header + tcpHeader
 }
 
 // judgeServerClocks is about servers of return: through services, which have no agent to look at them.

@@ -47,7 +47,7 @@ func judgeReplicas(f *facts) (out []Finding) {
 				fmt.Sprintf("let UDP port 6080 pass between load balancers; name the device of %s with its --interface, or its address with --peer-address", peer.Address.Addr())})
 			continue
 		}
-		found := judgeRoom(peer.Name, path.MTU, plan.PeerOverhead(peer.Address.Addr()), ipv4Header+tcpHeader)
+		found := judgeRoom(peer.Name, path.MTU, plan.PeerOverhead(peer.Address.Addr()), plan.ClientHeaders(false))
 		if out = append(out, found...); len(found) == 0 {
 			good++
 		}

@@ -104,7 +104,7 @@ func (f *facts) judgeWayToNode(second *model.Service, node *model.Server) (out [
 		out = append(out, Finding{"reachability", subject, Warning, fmt.Sprintf("%s does not answer at port %d of node_health within %v", node.Address, second.Health.Port, reachTimeout),
 			"start the load balancer with --metrics, and let this host through to it"})
 	}
-	return append(out, judgeRoom(subject, path.MTU, f.roomBehind(second, node), ipv6Header+tcpHeader)...)
+	return append(out, judgeRoom(subject, path.MTU, f.roomBehind(second, node), plan.ClientHeaders(true))...)
 }
 
 // roomBehind is what the first tier leaves for encapsulation on the way to a node: as much as the node itself needs.

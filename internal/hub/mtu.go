@@ -4,19 +4,16 @@ import (
 	"net/netip"
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/machine/pathmtu"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
-// Implementation constants of what nodes say of MTUs.
-const (
-	pathsOfOne = 256 // MTUs of single servers, of a load balancer
-	deviceName = 15  // IFNAMSIZ without the end
-)
+const deviceName = 15 // IFNAMSIZ without the end
 
 // takeMTUs takes what a node says of what it sends or takes in one packet. The caller holds the hub's lock.
 func (p *peer) takeMTUs(c *ballastv1.Condition) {
 	p.paths, p.receiver = nil, nil
-	if p.identity.Role == pki.LB && len(c.Paths.GetOthers()) <= pathsOfOne {
+	if p.identity.Role == pki.LB && len(c.Paths.GetOthers()) <= pathmtu.OthersMax {
 		p.paths = c.Paths
 	}
 	if r := c.Receiver; p.identity.Role == pki.Agent && r != nil && len(r.Device) <= deviceName {

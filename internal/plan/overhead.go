@@ -7,17 +7,26 @@ import (
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
-// Specification constants: lengths of headers (RFC 791, 8200, 768; GUE, docs/design/connection.md).
+// Specification constants: lengths of headers (RFC 791, 8200, 768, 9293; GUE, docs/design/connection.md).
 const (
 	ipv4Header  = 20
 	ipv6Header  = 40
 	udpHeader   = 8
+	tcpHeader   = 20
 	gueHeader   = 4
 	stopsHeader = 4 // of the stops of the second chance
 	srhHeader   = 8 // RFC 8754
 	leastStops  = 2 // that there is room for
 	mostStops   = 5
 )
+
+// ClientHeaders returns how many bytes a client's TCP segments of a family have before the data, without options.
+func ClientHeaders(ipv6 bool) int {
+	if ipv6 {
+		return ipv6Header + tcpHeader
+	}
+	return ipv4Header + tcpHeader
+}
 
 // PeerOverhead returns how many bytes a load balancer puts around a packet that it asks another one about.
 func PeerOverhead(other netip.Addr) int {

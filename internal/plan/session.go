@@ -26,7 +26,6 @@ const (
 	SessionScale = 7
 
 	ethernetMTU = 1500
-	tcpHeader   = 20
 )
 
 // SessionIDKey is that of the session ids of a service, of an epoch's cookie key.
@@ -57,10 +56,6 @@ func sessionConfig(keys *model.Keys, s *model.Service, servers map[uint16]Server
 
 // segmentSize is what fits the ways to all servers.
 func segmentSize(s *model.Service, servers map[uint16]ServerRow) uint16 {
-	header := ipv4Header
-	if s.VIP.Is6() {
-		header = ipv6Header
-	}
 	least := ethernetMTU
 	for i := range s.Servers {
 		room := ethernetMTU
@@ -69,7 +64,7 @@ func segmentSize(s *model.Service, servers map[uint16]ServerRow) uint16 {
 		}
 		least = min(least, room-Overhead(s, s.Servers[i].Address))
 	}
-	return uint16(least - header - tcpHeader)
+	return uint16(least - ClientHeaders(s.VIP.Is6()))
 }
 
 // leaveSessions makes sessions of servers that cannot take them over begin again elsewhere: of those that are not healthy, and of removed ones, whose agents

@@ -16,6 +16,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/lb/report"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/machine/health"
+	"github.com/ballast-lb/ballast/internal/machine/pathmtu"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -241,9 +242,6 @@ func (o observer) condition() *ballastv1.Condition {
 	return &ballastv1.Condition{Announcements: o.announcements(), Ready: status.Ready, Problems: status.Problems, Paths: pathMTUs(o.tables.Now()), Addresses: o.sources(), Own: sourceTexts(append(o.tables.Sources(), o.replication.OwnAddress().Addr()), nil)}
 }
 
-// pathMTUsTold bounds the servers of which a path MTU is told by itself.
-const pathMTUsTold = 256
-
 // pathMTUs are what packets to servers may have: of nearly all servers it is the same.
 func pathMTUs(now *dataplane.Snapshot) *ballastv1.PathMTUs {
 	servers := map[uint16]int{}
@@ -266,7 +264,7 @@ func pathMTUs(now *dataplane.Snapshot) *ballastv1.PathMTUs {
 		if told.Others == nil {
 			told.Others = map[string]uint32{}
 		}
-		if len(told.Others) == pathMTUsTold {
+		if len(told.Others) == pathmtu.OthersMax {
 			told.Most = 0 // whose it is would not be known
 			break
 		}

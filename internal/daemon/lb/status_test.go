@@ -8,14 +8,15 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/lb/dataplane"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/desired"
 	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/pathmtu"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
 func TestThePathMTUsOfManyServersAreToldInFewWords(t *testing.T) {
 	for _, test := range []struct{ servers, others, most, told int }{
-		{0, 0, 0, 0}, {1000, 0, 1500, 0}, {1000, 1, 1500, 1}, {1000, pathMTUsTold, 1500, pathMTUsTold},
-		{1000, pathMTUsTold + 1, 0, pathMTUsTold}, // and nothing is said of the rest
+		{0, 0, 0, 0}, {1000, 0, 1500, 0}, {1000, 1, 1500, 1}, {1000, pathmtu.OthersMax, 1500, pathmtu.OthersMax},
+		{1000, pathmtu.OthersMax + 1, 0, pathmtu.OthersMax}, // and nothing is said of the rest
 		{1, 1, 1400, 1},
 	} {
 		service := model.Service{Name: "web"}

@@ -11,6 +11,9 @@ import (
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
+// OthersMax is of how many servers a load balancer reports a path MTU of its own, beside that of most.
+const OthersMax = 256
+
 const clientMTU = 1500 // of nearly every client
 
 // A Server is one server of one service, with what its agent and the load balancers say.

@@ -110,13 +110,7 @@ func TestAnAgentIsNotReadyWhileADeviceThatItHandsPacketsOnByDropsThem(t *testing
 	}
 	h.onPeerDevice("eth1", link.DetachPass)
 	h.await("the refusal again", refused)
-	require(t, h.space.Do(func() error {
-		device, err := netlink.LinkByName("eth1")
-		if err != nil {
-			return err
-		}
-		return netlink.LinkDel(device)
-	}))
+	require(t, h.onDeviceNamed("eth1", netlink.LinkDel))
 	h.await("readiness without the device", func(s api.AgentStatus) bool { return s.Ready })
 	h.second()
 	h.await("the device that is back", refused)

@@ -21,13 +21,7 @@ import (
 
 func (h *agentHost) onDevice(change func(netlink.Link) error) {
 	h.t.Helper()
-	require(h.t, h.space.Do(func() error {
-		device, err := netlink.LinkByName("eth0")
-		if err != nil {
-			return err
-		}
-		return change(device)
-	}))
+	require(h.t, h.onDeviceNamed("eth0", change))
 }
 
 // awaitTunnels sends frames of a load balancer to the server until one more is recognised.

@@ -60,13 +60,7 @@ func TestALoadBalancerIsNotReadyWhileADeviceThatNextHopsLeaveByDropsItsFrames(t 
 	h.await("the peer's program", func(s api.LBStatus) bool { return s.Ready })
 	h.onPeerDevice("eth1", link.DetachPass)
 	h.await("the refusal again", refused)
-	require(t, h.space.Do(func() error {
-		device, err := netlink.LinkByName("eth1")
-		if err != nil {
-			return err
-		}
-		return netlink.LinkDel(device)
-	}))
+	require(t, h.onDeviceNamed("eth1", netlink.LinkDel))
 	h.await("readiness without the device", func(s api.LBStatus) bool { return s.Ready })
 }
 

@@ -29,6 +29,7 @@ type subject struct {
 	name    string
 	program *wrapper.Program
 	cell    wrapper.Cell // but for the number of flows
+	keeps   bool         // the frame keeps its length
 	prepare func() error // before each sample; nil: nothing
 	changes *changes     // nil: what a packet meets is the same for all
 	only    uint32       // at most so many flows; 0: any number

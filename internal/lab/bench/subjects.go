@@ -62,11 +62,10 @@ var (
 	l2VIP      = netip.MustParseAddr("198.51.100.15")
 	udpHashVIP = netip.MustParseAddr("198.51.100.16")
 
-	vips     = []netip.Addr{hashVIP, rrVIP, p2cVIP, leastVIP, awrrVIP, awfdVIP, gueVIP, ipv6VIP, choicesVIP, srv6VIP, historyVIP, l2VIP, udpHashVIP}
+	vips     = []netip.Addr{hashVIP, rrVIP, p2cVIP, leastVIP, awrrVIP, awfdVIP, gueVIP, ipv6VIP, choicesVIP, srv6VIP, historyVIP}
 	policies = map[netip.Addr]model.Dispatch{hashVIP: model.DispatchMaglev, rrVIP: model.DispatchRR, p2cVIP: model.DispatchP2C,
 		leastVIP: model.DispatchLeast, awrrVIP: model.DispatchAWRR, awfdVIP: model.DispatchAWFD, gueVIP: model.DispatchRR, ipv6VIP: model.DispatchRR,
-		choicesVIP: model.DispatchChoices, srv6VIP: model.DispatchChoices, historyVIP: model.DispatchChoices, l2VIP: model.DispatchRR,
-		udpHashVIP: model.DispatchMaglev}
+		choicesVIP: model.DispatchChoices, srv6VIP: model.DispatchChoices, historyVIP: model.DispatchChoices}
 )
 
 // rig holds the loaded programs.
@@ -172,12 +171,8 @@ func fleet() model.Fleet {
 			s.Forward = model.ForwardSRv6
 		case historyVIP:
 			s.Affinity = model.AffinityHistory
-		case l2VIP:
-			s.Forward = model.ForwardL2
 		case hashVIP:
 			s.Affinity, s.Fallback = model.AffinityHash, model.FallbackHash
-		case udpHashVIP:
-			s.Protocol, s.Affinity, s.Fallback = model.ProtocolUDP, model.AffinityHash, model.FallbackHash
 		}
 		f.Services = append(f.Services, s)
 	}
@@ -189,9 +184,12 @@ func fleet() model.Fleet {
 		}
 		f.Services = append(f.Services, s)
 	}
+	l2, udp := newService(l2VIP, model.DispatchRR), newService(udpHashVIP, model.DispatchMaglev)
+	l2.Forward = model.ForwardL2
+	udp.Protocol, udp.Affinity, udp.Fallback = model.ProtocolUDP, model.AffinityHash, model.FallbackHash
 	sessions := newService(sessionVIP, model.DispatchRR)
 	sessions.Session, sessions.SessionClients = model.SessionTLS, 0 // all measured hellos show one ticket: it has no limit of clients
-	f.Services = append(f.Services, sessions)
+	f.Services = append(f.Services, l2, udp, sessions)
 	f.ApplyDefaults()
 	return f
 }
@@ -252,8 +250,8 @@ func (r *rig) subjects() []subject {
 	b, lb := r.programs, r.lb.Program()
 	place := func(vip netip.Addr) plan.Place { return r.places[vip.String()] }
 	all := []subject{
-		{name: "empty", program: b.Empty(), cell: ack, check: checkUnchanged},
-		{name: "parse-swap", program: b.ParseSwap(), cell: ack, check: checkSwapped},
+		{name: "empty", program: b.Empty(), cell: ack, keeps: true, check: checkUnchanged},
+		{name: "parse-swap", program: b.ParseSwap(), cell: ack, keeps: true, check: checkSwapped},
 		{name: "minimal-ipip", program: b.MinimalIPIP(), cell: ack, check: checkMinimal},
 		{name: "hash", program: lb, cell: hashed, verdict: "forwarded_by_hash", place: place(hashVIP), check: r.checkPlaced(hashVIP)},
 		{name: "cookie", program: lb, cell: carrying, verdict: "forwarded_by_cookie", place: place(rrVIP), check: checkCookie},
@@ -264,7 +262,7 @@ func (r *rig) subjects() []subject {
 		subject{name: "cookie-ipv6", program: lb, cell: ipv6, verdict: "forwarded_by_cookie", place: place(ipv6VIP), check: checkCookieIPv6},
 		subject{name: "cookie-gue", program: lb, cell: gue, verdict: "forwarded_by_cookie", place: place(gueVIP), check: checkCookieGUE})
 	for _, vip := range vips[1:] {
-		if vip != gueVIP && vip != ipv6VIP && vip != l2VIP && vip != udpHashVIP && policies[vip] != model.DispatchChoices {
+		if vip != gueVIP && vip != ipv6VIP && policies[vip] != model.DispatchChoices {
 			all = append(all, subject{name: "syn-" + policies[vip].String(), program: lb, cell: plainCell(vip, segmentSYN), verdict: "forwarded_new",
 				place: place(vip), check: checkAnyServer})
 		}
@@ -282,11 +280,11 @@ func (r *rig) subjects() []subject {
 			}})
 	}
 	all = append(all, r.initials(quicVIPs[0])...)
-	l2 := carryingCell(&r.fleet, l2VIP, segmentACK)
 	all = append(all,
 		subject{name: "udp-hash", program: lb, cell: wrapper.Cell{Frame: datagramFrame(udpHashVIP, nil)}, verdict: "forwarded_by_hash", place: place(udpHashVIP),
 			check: r.checkPlaced(udpHashVIP)},
-		subject{name: "cookie-l2", program: lb, cell: l2, verdict: "forwarded_by_cookie", place: place(l2VIP), check: checkCookieL2})
+		subject{name: "cookie-l2", program: lb, cell: carryingCell(&r.fleet, l2VIP, segmentACK), keeps: true, verdict: "forwarded_by_cookie", place: place(l2VIP),
+			check: checkCookieL2})
 	all = append(all, r.sessionSubjects()...)
 	all = append(all, subject{name: "no-timestamp", program: lb, cell: short, verdict: "forwarded_no_timestamp", place: place(rrVIP), check: r.checkPlaced(rrVIP)},
 		r.hits.subject())
@@ -294,7 +292,7 @@ func (r *rig) subjects() []subject {
 		if all[i].verdict != "" && all[i].lb == nil {
 			all[i].lb = r.lb
 		}
-		if i >= 2 && all[i].cell.Growth == 0 && all[i].name != "cookie-l2" {
+		if !all[i].keeps && all[i].cell.Growth == 0 {
 			all[i].cell.Growth = outerLength
 		}
 	}

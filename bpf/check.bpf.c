@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* check.bpf.c - health checks take the way of traffic: from a socket of this host, addressed to the VIP, to one certain server.
+/* check.bpf.c - health checks take the path of traffic: from a socket of this host, addressed to the VIP, to one certain server.
  *
  * The prober connects to the VIP; the kernel routes that like anything else. Before the packets leave, `check_egress` finds in the
  * storage of their socket which server they are for and sends them there as the load balancer sends a client's: only the MAC
@@ -9,8 +9,8 @@
  * SYNs, and the first datagrams of sockets, are handed to user space, which has the load balancer's program send them (lb/walk/check.h): a server
  * answers only if they arrive. These checks may also be addressed to the server itself.
  *
- * The way is kept with the socket and not under a mark: no range of marks has to be reserved, two processes cannot mix up their
- * checks, and what is kept goes with the connection.
+ * The path is stored with the socket and not under a mark: no range of marks has to be reserved, two processes cannot mix up their
+ * checks, and the entry ends with the connection.
  */
 #include "wire/kernel.h"
 #include "wire/checksum.h"
@@ -22,8 +22,8 @@ enum check_forward { CHECK_L2, CHECK_IPIP, CHECK_GUE };
 
 enum check_by_xdp { CHECK_BY_KERNEL, CHECK_BY_XDP, CHECK_BY_XDP_DIRECT };
 
-/* How a check gets to its server. */
-struct check_way {
+/* How a check reaches its server. */
+struct check_path {
 	__be32 vip[4]; /* where the socket is connected to; the server's own address, if direct */
 	__be32 address[4]; /* of the server */
 	__be32 source[4]; /* outer source */
@@ -37,18 +37,18 @@ struct check_way {
 	__u16 id; /* of the server */
 	__u8 by_xdp; /* enum check_by_xdp */
 	__u8 pad;
-	__u32 packets; /* that were sent this way: without any, the kernel has routed them past us */
-	__u32 echoes; /* of them: those that told what the server's timestamp was */
+	__u32 packets; /* sent on this path: 0 means that the kernel routes them past this program */
+	__u32 echoes; /* of them: those that echo a timestamp of the server */
 	__u32 echo; /* the newest of these */
 };
-_Static_assert(sizeof(struct check_way) == 88, "check_way");
+_Static_assert(sizeof(struct check_path) == 88, "check_path");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, int);
-	__type(value, struct check_way);
-} ways SEC(".maps");
+	__type(value, struct check_path);
+} paths SEC(".maps");
 
 #define HANDED_MOST 2048 /* bytes of a packet */
 
@@ -78,7 +78,7 @@ struct inner {
 };
 
 /* Is the packet one to the VIP? Those that come by again, on the device they were sent on to, are not: they go to the server. */
-inline_always _Bool read_inner(struct __sk_buff *skb, const struct check_way *way, struct inner *inner)
+inline_always _Bool read_inner(struct __sk_buff *skb, const struct check_path *path, struct inner *inner)
 {
 	inner->length = skb->len - ETH_HLEN;
 	if (skb->protocol == bpf_htons(ETH_P_IP)) {
@@ -90,7 +90,7 @@ inline_always _Bool read_inner(struct __sk_buff *skb, const struct check_way *wa
 		inner->transport = ip.protocol;
 		inner->protocol = IPPROTO_IPIP;
 		inner->l4 = ETH_HLEN + ip.ihl * 4;
-		return ip.daddr == way->vip[0];
+		return ip.daddr == path->vip[0];
 	}
 	if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
 		struct ipv6hdr ip;
@@ -101,13 +101,13 @@ inline_always _Bool read_inner(struct __sk_buff *skb, const struct check_way *wa
 		inner->transport = ip.nexthdr;
 		inner->protocol = IPPROTO_IPV6;
 		inner->l4 = ETH_HLEN + sizeof(ip);
-		return !__builtin_memcmp(&ip.daddr, way->vip, sizeof(way->vip));
+		return !__builtin_memcmp(&ip.daddr, path->vip, sizeof(path->vip));
 	}
 	return 0;
 }
 
 /* The kernel echoes the server's timestamp, which carries the server's cookie. In all but SYNs it writes the option first. */
-inline_always void note_echo(struct __sk_buff *skb, struct check_way *way, const struct inner *inner)
+inline_always void note_echo(struct __sk_buff *skb, struct check_path *path, const struct inner *inner)
 {
 	struct {
 		struct tcphdr tcp;
@@ -117,21 +117,21 @@ inline_always void note_echo(struct __sk_buff *skb, struct check_way *way, const
 	if (bpf_skb_load_bytes(skb, inner->l4, &head, sizeof(head)) || head.tcp.syn || !head.tcp.ack ||
 	    head.tcp.doff * 4 < sizeof(head) || head.kind != bpf_htonl(0x0101080a)) /* NOP NOP TS */
 		return;
-	way->echo = bpf_ntohl(head.echo);
-	__sync_fetch_and_add(&way->echoes, 1);
+	path->echo = bpf_ntohl(head.echo);
+	__sync_fetch_and_add(&path->echoes, 1);
 }
 
-/* Writes the outer headers of the way into the room that was made for them. */
-inline_always long write_outer_ipv4(struct __sk_buff *skb, const struct check_way *way, const struct inner *inner, __u8 protocol,
+/* Writes the outer headers of the path into the room made for them. */
+inline_always long write_outer_ipv4(struct __sk_buff *skb, const struct check_path *path, const struct inner *inner, __u8 protocol,
 				    __u32 outer)
 {
 	struct iphdr ip;
 
-	write_ipv4_header(&ip, inner->tos, inner->length + outer, 0, 1, protocol, way->source[0], way->address[0]);
+	write_ipv4_header(&ip, inner->tos, inner->length + outer, 0, 1, protocol, path->source[0], path->address[0]);
 	return bpf_skb_store_bytes(skb, ETH_HLEN, &ip, sizeof(ip), 0);
 }
 
-inline_always long write_outer_ipv6(struct __sk_buff *skb, const struct check_way *way, const struct inner *inner, __u8 protocol,
+inline_always long write_outer_ipv6(struct __sk_buff *skb, const struct check_path *path, const struct inner *inner, __u8 protocol,
 				    __u32 outer, __u16 entropy)
 {
 	struct ipv6hdr ip = {};
@@ -140,8 +140,8 @@ inline_always long write_outer_ipv6(struct __sk_buff *skb, const struct check_wa
 	ip.payload_len = bpf_htons(inner->length + outer - sizeof(ip));
 	ip.nexthdr = protocol;
 	ip.hop_limit = 64;
-	__builtin_memcpy(&ip.saddr, way->source, 16);
-	__builtin_memcpy(&ip.daddr, way->address, 16);
+	__builtin_memcpy(&ip.saddr, path->source, 16);
+	__builtin_memcpy(&ip.daddr, path->address, 16);
 	return bpf_skb_store_bytes(skb, ETH_HLEN, &ip, sizeof(ip), 0);
 }
 
@@ -161,14 +161,14 @@ inline_always long write_gue(struct __sk_buff *skb, const struct inner *inner, _
 }
 
 /* 0, or the packet cannot be sent. */
-inline_always long encapsulate(struct __sk_buff *skb, const struct check_way *way, const struct inner *inner)
+inline_always long encapsulate(struct __sk_buff *skb, const struct check_path *path, const struct inner *inner)
 {
-	__u32 ip_length = way->outer_ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr), outer = ip_length;
+	__u32 ip_length = path->outer_ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr), outer = ip_length;
 	/* Segments keep their size: the prober has made it small enough. */
-	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO | (way->outer_ipv6 ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV4);
-	__be16 protocol = way->outer_ipv6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP);
+	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO | (path->outer_ipv6 ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV4);
+	__be16 protocol = path->outer_ipv6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP);
 	__u16 entropy = bpf_get_hash_recalc(skb) >> 16;
-	_Bool gue = way->forward == CHECK_GUE;
+	_Bool gue = path->forward == CHECK_GUE;
 
 	if (gue) {
 		outer += sizeof(struct udphdr) + sizeof(struct gue_header);
@@ -180,31 +180,31 @@ inline_always long encapsulate(struct __sk_buff *skb, const struct check_way *wa
 		return -1;
 	if (bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_proto), &protocol, sizeof(protocol), 0))
 		return -1;
-	return way->outer_ipv6 ? write_outer_ipv6(skb, way, inner, gue ? IPPROTO_UDP : inner->protocol, outer, entropy) :
-				 write_outer_ipv4(skb, way, inner, gue ? IPPROTO_UDP : inner->protocol, outer);
+	return path->outer_ipv6 ? write_outer_ipv6(skb, path, inner, gue ? IPPROTO_UDP : inner->protocol, outer, entropy) :
+				 write_outer_ipv4(skb, path, inner, gue ? IPPROTO_UDP : inner->protocol, outer);
 }
 
 /* Is it one that a server must have got to answer anything? */
-inline_always _Bool is_first(struct __sk_buff *skb, const struct check_way *way, const struct inner *inner)
+inline_always _Bool is_first(struct __sk_buff *skb, const struct check_path *path, const struct inner *inner)
 {
 	struct tcphdr tcp;
 
 	if (inner->transport != IPPROTO_TCP)
-		return way->packets == 1;
+		return path->packets == 1;
 	return !bpf_skb_load_bytes(skb, inner->l4, &tcp, sizeof(tcp)) && tcp.syn;
 }
 
 /* What finds no room in the ring is lost like any packet. */
-inline_always void hand_over(struct __sk_buff *skb, const struct check_way *way, const struct inner *inner)
+inline_always void hand_over(struct __sk_buff *skb, const struct check_path *path, const struct inner *inner)
 {
 	struct check_handed *to = bpf_ringbuf_reserve(&handed, sizeof(*to), 0);
 	__u32 last = inner->length - 1;
 
 	if (!to)
 		return;
-	to->service = way->service;
-	to->id = way->id;
-	to->direct = way->by_xdp == CHECK_BY_XDP_DIRECT;
+	to->service = path->service;
+	to->id = path->id;
+	to->direct = path->by_xdp == CHECK_BY_XDP_DIRECT;
 	to->ipv6 = inner->protocol == IPPROTO_IPV6;
 	to->length = inner->length;
 	asm volatile("" : "+r"(last));
@@ -214,30 +214,30 @@ inline_always void hand_over(struct __sk_buff *skb, const struct check_way *way,
 		bpf_ringbuf_discard(to, 0);
 }
 
-/* A packet that cannot take its way is dropped: by any other it would check another server. */
+/* A packet that cannot take its path is dropped: by another it would check another server. */
 SEC("tc")
 int check_egress(struct __sk_buff *skb)
 {
 	struct bpf_sock *sk = skb->sk, *full = sk ? bpf_sk_fullsock(sk) : 0;
 	struct inner inner = {};
-	struct check_way *way;
+	struct check_path *path;
 
-	way = full ? bpf_sk_storage_get(&ways, full, 0, 0) : 0;
-	if (!way || !read_inner(skb, way, &inner))
+	path = full ? bpf_sk_storage_get(&paths, full, 0, 0) : 0;
+	if (!path || !read_inner(skb, path, &inner))
 		return TC_CONTINUE;
-	__sync_fetch_and_add(&way->packets, 1);
-	note_echo(skb, way, &inner);
-	if (way->by_xdp && is_first(skb, way, &inner)) {
-		hand_over(skb, way, &inner);
+	__sync_fetch_and_add(&path->packets, 1);
+	note_echo(skb, path, &inner);
+	if (path->by_xdp && is_first(skb, path, &inner)) {
+		hand_over(skb, path, &inner);
 		return TC_DROP;
 	}
-	if (way->by_xdp == CHECK_BY_XDP_DIRECT)
+	if (path->by_xdp == CHECK_BY_XDP_DIRECT)
 		return TC_CONTINUE;
-	if (way->forward != CHECK_L2 && encapsulate(skb, way, &inner))
+	if (path->forward != CHECK_L2 && encapsulate(skb, path, &inner))
 		return TC_DROP;
-	if (bpf_skb_store_bytes(skb, 0, way->destination_mac, MACS_LENGTH, 0))
+	if (bpf_skb_store_bytes(skb, 0, path->destination_mac, MACS_LENGTH, 0))
 		return TC_DROP;
-	if (way->vlan && !skb->vlan_present && bpf_skb_vlan_push(skb, bpf_htons(ETH_P_8021Q), way->vlan))
+	if (path->vlan && !skb->vlan_present && bpf_skb_vlan_push(skb, bpf_htons(ETH_P_8021Q), path->vlan))
 		return TC_DROP;
-	return way->ifindex == skb->ifindex ? TC_CONTINUE : bpf_redirect(way->ifindex, 0);
+	return path->ifindex == skb->ifindex ? TC_CONTINUE : bpf_redirect(path->ifindex, 0);
 }

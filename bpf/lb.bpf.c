@@ -77,7 +77,7 @@
 
 #include "lb/ladder/fragments.h"
 
-#include "lb/ladder/any.h"
+#include "lb/ladder/slow.h"
 
 #include "lb/send/l2.h"
 #include "lb/send/encapsulate.h"
@@ -159,11 +159,11 @@ inline_always enum verdict walk(struct xdp_md *ctx, struct packet *p, struct dec
 	}
 	if (verdict == VERDICT_CONTINUE && number)
 		verdict = walk_flow(ctx, p, flow, d, *number);
-	return send_found(ctx, p, d, any_verdict(d, verdict));
+	return send_found(ctx, p, d, hide_from_verifier(d, verdict));
 }
 
-/* The whole walk, for every packet. */
-inline_always int any_way(struct xdp_md *ctx, int came)
+/* Every packet, of any shape. START_SESSION and NEXT_PROGRAM: of lb_session, of lb_ask. Else an XDP action. */
+inline_always int slow_path(struct xdp_md *ctx, int ingress)
 {
 	struct packet packet = {};
 	struct decision decision = {};
@@ -171,10 +171,10 @@ inline_always int any_way(struct xdp_md *ctx, int came)
 	enum verdict verdict;
 	__u32 service;
 
-	decision.told = came == BY_MESSAGE;
+	decision.owner_known = ingress == INGRESS_PEER;
 	verdict = walk(ctx, &packet, &decision, &action);
 	if (verdict == VERDICT_CONTINUE)
-		return decision.service && decision.service->flags & SERVICE_SESSION ? BEGINS_ON : ASKED_ON;
+		return decision.service && decision.service->flags & SERVICE_SESSION ? START_SESSION : NEXT_PROGRAM;
 	service = decision.service ? decision.service->number : 0;
 	if ((verdict == PASSED_NO_SERVICE || verdict == PASSED_UNSUPPORTED) && would_circle(ctx, &packet))
 		verdict = DROPPED_NO_SERVICE;
@@ -186,80 +186,81 @@ inline_always int any_way(struct xdp_md *ctx, int came)
 	if (verdict == FORWARDED_IN_FRAGMENTS)
 		return order_fragments(ctx, decision.service, decision.server, decision.id, decision.stops_count);
 	if (verdict == ANSWERED_ECHO || verdict == ANSWERED_TOO_BIG)
-		return came == BY_FIRST_TIER ? route_answer(ctx, packet.l3, packet.ipv6) : XDP_TX;
+		return ingress == INGRESS_TIER1 ? route_answer(ctx, packet.l3, packet.ipv6) : XDP_TX;
 	if (is_forwarded(verdict) && decision.server)
-		return came == BY_MESSAGE && decision.service && decision.service->flags & SERVICE_SESSION ? hold_way(ctx, decision.server) :
+		return ingress == INGRESS_PEER && decision.service && decision.service->flags & SERVICE_SESSION ? handle_hold(ctx, decision.server) :
 													      transmit(ctx, decision.server);
 	return action;
 }
 
-int lb_any(struct xdp_md *ctx);
-int lb_any_of_tier(struct xdp_md *ctx);
-int lb_any_of_peer(struct xdp_md *ctx);
+int lb_slow(struct xdp_md *ctx);
+int lb_slow_tier(struct xdp_md *ctx);
+int lb_slow_peer(struct xdp_md *ctx);
 int lb_ask(struct xdp_md *ctx);
 int lb_message(struct xdp_md *ctx);
 int lb_function(struct xdp_md *ctx);
-int lb_function_of_peer(struct xdp_md *ctx);
+int lb_function_peer(struct xdp_md *ctx);
 int lb_session(struct xdp_md *ctx);
 
-/* Where packets go on that are not usual: by how they came, and from there. By a tail call: the walks do not fit on one stack, and a jump costs less than a
- * call that returns. The kernel empties an array that neither a process nor a pin has: user space pins that of each program that is attached. */
-enum { WAY_ASK = BY_MESSAGE, WAY_MESSAGE, WAY_FUNCTION, WAY_FUNCTION_OF_PEER, WAY_SESSION, WAYS };
+/* Programs for packets that the fast path does not handle: the slow path by ingress, and the programs that it hands packets to. Tail calls,
+ * because the programs do not fit on one stack, and a jump costs less than a call. The kernel empties an array that neither a process nor
+ * a pin references: user space pins the array of each attached program. */
+enum { CALL_ASK = INGRESS_PEER, CALL_MESSAGE, CALL_FUNCTION, CALL_FUNCTION_PEER, CALL_SESSION, TAIL_CALLS };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
-	__uint(max_entries, WAYS);
+	__uint(max_entries, TAIL_CALLS);
 	__uint(key_size, sizeof(__u32));
 	__array(values, int(struct xdp_md *));
-} ways SEC(".maps") = { .values = {
-	[DIRECTLY - 1] = lb_any,
-	[BY_FIRST_TIER - 1] = lb_any_of_tier,
-	[BY_MESSAGE - 1] = lb_any_of_peer,
-	[WAY_ASK] = lb_ask,
-	[WAY_MESSAGE] = lb_message,
-	[WAY_FUNCTION] = lb_function,
-	[WAY_FUNCTION_OF_PEER] = lb_function_of_peer,
-	[WAY_SESSION] = lb_session,
+} tail_calls SEC(".maps") = { .values = {
+	[INGRESS_DIRECT - 1] = lb_slow,
+	[INGRESS_TIER1 - 1] = lb_slow_tier,
+	[INGRESS_PEER - 1] = lb_slow_peer,
+	[CALL_ASK] = lb_ask,
+	[CALL_MESSAGE] = lb_message,
+	[CALL_FUNCTION] = lb_function,
+	[CALL_FUNCTION_PEER] = lb_function_peer,
+	[CALL_SESSION] = lb_session,
 } };
 
 SEC("xdp.frags")
-int lb_any(struct xdp_md *ctx)
+int lb_slow(struct xdp_md *ctx)
 {
-	int action = any_way(ctx, DIRECTLY);
+	int action = slow_path(ctx, INGRESS_DIRECT);
 
-	if (action == ASKED_ON)
-		bpf_tail_call(ctx, &ways, WAY_ASK);
-	if (action == BEGINS_ON)
-		bpf_tail_call(ctx, &ways, WAY_SESSION);
+	if (action == NEXT_PROGRAM)
+		bpf_tail_call(ctx, &tail_calls, CALL_ASK);
+	if (action == START_SESSION)
+		bpf_tail_call(ctx, &tail_calls, CALL_SESSION);
 	return is_action(action) ? action : XDP_DROP;
 }
 
 SEC("xdp.frags")
-int lb_any_of_tier(struct xdp_md *ctx)
+int lb_slow_tier(struct xdp_md *ctx)
 {
-	int action = any_way(ctx, BY_FIRST_TIER);
+	int action = slow_path(ctx, INGRESS_TIER1);
 
 	return is_action(action) ? action : XDP_DROP; /* no service has both */
 }
 
-/* A packet that came inside an answer of another load balancer, or of this one's own replicas. */
+/* A packet from inside an answer of another load balancer, or of this one's own replicas. */
 SEC("xdp.frags")
-int lb_any_of_peer(struct xdp_md *ctx)
+int lb_slow_peer(struct xdp_md *ctx)
 {
-	int action = any_way(ctx, BY_MESSAGE);
+	int action = slow_path(ctx, INGRESS_PEER);
 
-	return is_action(action) ? action : XDP_DROP; /* who was answered does not ask */
+	return is_action(action) ? action : XDP_DROP; /* an answered packet does not ask again */
 }
 
 /* A connection of a service with session tls begins. */
 SEC("xdp.frags")
 int lb_session(struct xdp_md *ctx)
 {
-	int action = session_way(ctx);
+	int action = handle_session(ctx);
 
-	if (action != ASKED_ON)
+	if (action != NEXT_PROGRAM)
 		return action;
-	bpf_tail_call(ctx, &ways, BY_MESSAGE - 1);
+	bpf_tail_call(ctx, &tail_calls, INGRESS_PEER - 1);
 	return XDP_DROP;
 }
 
@@ -267,13 +268,13 @@ SEC("xdp.frags")
 int lb_ask(struct xdp_md *ctx)
 {
 	_Bool function;
-	int action = ask_way(ctx, &function);
+	int action = handle_ask(ctx, &function);
 
-	if (action != ASKED_ON)
+	if (action != NEXT_PROGRAM)
 		return action;
 	if (function) /* constants: a known index is a jump */
-		bpf_tail_call(ctx, &ways, WAY_FUNCTION_OF_PEER);
-	bpf_tail_call(ctx, &ways, BY_MESSAGE - 1);
+		bpf_tail_call(ctx, &tail_calls, CALL_FUNCTION_PEER);
+	bpf_tail_call(ctx, &tail_calls, INGRESS_PEER - 1);
 	return XDP_DROP;
 }
 
@@ -281,15 +282,15 @@ SEC("xdp.frags")
 int lb_message(struct xdp_md *ctx)
 {
 	enum message_for message;
-	int action = message_way(ctx, &message);
+	int action = handle_message(ctx, &message);
 
-	if (action != ASKED_ON)
+	if (action != NEXT_PROGRAM)
 		return action;
 	if (message == MESSAGE_FOR_FUNCTION)
-		bpf_tail_call(ctx, &ways, WAY_FUNCTION_OF_PEER);
+		bpf_tail_call(ctx, &tail_calls, CALL_FUNCTION_PEER);
 	if (message == MESSAGE_FOR_SERVER)
-		bpf_tail_call(ctx, &ways, BY_MESSAGE - 1);
-	bpf_tail_call(ctx, &ways, DIRECTLY - 1);
+		bpf_tail_call(ctx, &tail_calls, INGRESS_PEER - 1);
+	bpf_tail_call(ctx, &tail_calls, INGRESS_DIRECT - 1);
 	return XDP_DROP;
 }
 
@@ -298,23 +299,23 @@ SEC("xdp.frags")
 int lb_function(struct xdp_md *ctx)
 {
 	_Bool ours;
-	int action = function_way(ctx, 0, &ours);
+	int action = handle_function(ctx, 0, &ours);
 
-	if (action != ASKED_ON)
+	if (action != NEXT_PROGRAM)
 		return action;
 	if (ours)
-		bpf_tail_call(ctx, &ways, WAY_ASK);
-	bpf_tail_call(ctx, &ways, DIRECTLY - 1);
+		bpf_tail_call(ctx, &tail_calls, CALL_ASK);
+	bpf_tail_call(ctx, &tail_calls, INGRESS_DIRECT - 1);
 	return XDP_DROP;
 }
 
 SEC("xdp.frags")
-int lb_function_of_peer(struct xdp_md *ctx)
+int lb_function_peer(struct xdp_md *ctx)
 {
 	_Bool ours;
-	int action = function_way(ctx, 1, &ours);
+	int action = handle_function(ctx, 1, &ours);
 
-	return action == ASKED_ON ? XDP_DROP : action; /* who was answered does not ask */
+	return action == NEXT_PROGRAM ? XDP_DROP : action; /* an answered packet does not ask again */
 }
 
 /* At tc, behind lb: the only frames that concern it are its orders. */
@@ -334,11 +335,11 @@ SEC("xdp.frags")
 int lb(struct xdp_md *ctx)
 {
 	_Bool traced = trace_enabled && trace_begin(ctx); /* before anything changes it */
-	volatile __u8 came = DIRECTLY;
+	volatile __u8 ingress = INGRESS_DIRECT;
 	int action;
 
 	if (tier_enabled) {
-		enum verdict verdict = take_off(ctx, &came);
+		enum verdict verdict = decap_tier(ctx, &ingress);
 
 		if (verdict != VERDICT_CONTINUE) {
 			count_verdict(0, verdict, bpf_xdp_get_buff_len(ctx) - sizeof(struct ethhdr));
@@ -350,17 +351,17 @@ int lb(struct xdp_md *ctx)
 		}
 	}
 	if (is_from_function((void *)(long)ctx->data, (void *)(long)ctx->data_end))
-		bpf_tail_call(ctx, &ways, WAY_FUNCTION);
+		bpf_tail_call(ctx, &tail_calls, CALL_FUNCTION);
 	action = traced ? NOT_FAST : fast_frame(ctx);
 	if (action != NOT_FAST)
 		return action;
 	if (replica_enabled && is_for_peer((void *)(long)ctx->data, (void *)(long)ctx->data_end))
-		bpf_tail_call(ctx, &ways, WAY_MESSAGE);
-	if (came == BY_FIRST_TIER) /* constants: a known index is a jump */
-		bpf_tail_call(ctx, &ways, BY_FIRST_TIER - 1);
+		bpf_tail_call(ctx, &tail_calls, CALL_MESSAGE);
+	if (ingress == INGRESS_TIER1) /* constants: a known index is a jump */
+		bpf_tail_call(ctx, &tail_calls, INGRESS_TIER1 - 1);
 	if (functions_enabled)
-		bpf_tail_call(ctx, &ways, WAY_FUNCTION);
-	bpf_tail_call(ctx, &ways, DIRECTLY - 1);
+		bpf_tail_call(ctx, &tail_calls, CALL_FUNCTION);
+	bpf_tail_call(ctx, &tail_calls, INGRESS_DIRECT - 1);
 	return XDP_PASS;
 }
 
@@ -368,7 +369,7 @@ int lb(struct xdp_md *ctx)
 SEC("xdp.frags")
 int lb_check(struct xdp_md *ctx)
 {
-	return check_way(ctx);
+	return send_check(ctx);
 }
 
 /* Run by user space on each CPU: what has been sent there is counted. The frame says nothing. */

@@ -431,7 +431,7 @@ inline_always enum agent_verdict stop_here(struct xdp_md *ctx, const struct tunn
 	return verdict == HANDED_ON ? passed_on_at(t->column) : verdict == DROPPED_MALFORMED_TUNNEL ? verdict : AGENT_CONTINUE;
 }
 
-inline_always enum agent_verdict take_in(struct xdp_md *ctx, int *action)
+inline_always enum agent_verdict handle_tunnel(struct xdp_md *ctx, int *action)
 {
 	enum agent_verdict verdict, delivered = DECAPSULATED;
 	const struct served *served;
@@ -460,7 +460,7 @@ int server_xdp(struct xdp_md *ctx)
 {
 	__u32 length = bpf_xdp_get_buff_len(ctx);
 	int action;
-	enum agent_verdict verdict = take_in(ctx, &action);
+	enum agent_verdict verdict = handle_tunnel(ctx, &action);
 
 	agent_count(verdict, length);
 	return verdict >= DROPPED_MALFORMED_TUNNEL && verdict <= DROPPED_CONGESTED ? XDP_DROP : action;

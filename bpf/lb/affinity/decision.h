@@ -18,7 +18,7 @@ struct decision {
 	__u8 stops_count;
 	__u8 next; /* index of the stop after the server */
 	__u8 verdict; /* enum verdict: why this server */
-	_Bool told : 1; /* the packet came inside a message that says whose it is */
+	_Bool owner_known : 1; /* the packet is inside a message that names its server */
 	_Bool quoted : 1; /* the flow is that of a packet that an ICMP error quotes: nothing is learned from it */
 	struct carried carried;
 };

@@ -31,7 +31,7 @@
 #include "lb/ladder/replicas.h"
 
 /* Rungs 1 to 3 of a service whose connections carry cookies. Sets d->server where one of them knows; says why else placement must. */
-inline_always enum verdict steer_by_what_it_carries(const struct packet *p, struct decision *d)
+inline_always enum verdict steer_by_carried(const struct packet *p, struct decision *d)
 {
 	if (d->carried.malformed)
 		return FORWARDED_BAD_OPTIONS;
@@ -100,7 +100,7 @@ inline_always enum verdict steer_find(const struct packet *p, struct decision *d
 	else if (service->affinity == AFFINITY_QUIC)
 		verdict = steer_by_connection_id(p, d);
 	else if (service->affinity != AFFINITY_HASH && service->affinity != AFFINITY_REPLICATED)
-		verdict = steer_by_what_it_carries(p, d);
+		verdict = steer_by_carried(p, d);
 	if (d->server)
 		return verdict;
 	if (begins_here(d, verdict)) {

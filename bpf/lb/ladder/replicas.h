@@ -36,7 +36,7 @@ inline_always _Bool only_looks_up(const struct packet *flow, _Bool quoted)
 }
 
 /* What a message said of the packet that was in it. Returns a verdict. */
-inline_always enum verdict steer_by_told(const struct packet *p, struct decision *d)
+inline_always enum verdict steer_by_answer(const struct packet *p, struct decision *d)
 {
 	__u32 first = 0;
 	const struct replica_answer *told = bpf_map_lookup_elem(&replica_told, &first);
@@ -59,7 +59,7 @@ inline_always enum verdict steer_by_told(const struct packet *p, struct decision
 	return FORWARDED_NEW;
 }
 
-/* By what this node knows. VERDICT_CONTINUE: others have to be asked. A global function: see steer_any. */
+/* By what this node knows. VERDICT_CONTINUE: others have to be asked. A global function: see steer_slow. */
 __noinline int steer_by_replicas(const struct packet *p, const struct service *service, struct decision *decided)
 {
 	const struct replica_current *now = replicas_now();
@@ -71,8 +71,8 @@ __noinline int steer_by_replicas(const struct packet *p, const struct service *s
 	if (!p || !service || !decided)
 		return DROPPED_MALFORMED;
 	d.verdict = decided->verdict;
-	if (decided->told) {
-		verdict = steer_by_told(p, &d);
+	if (decided->owner_known) {
+		verdict = steer_by_answer(p, &d);
 	} else if (!has_ring(now)) {
 		steer_by_placement(p, &d);
 		verdict = d.server ? d.verdict : DROPPED_NO_SERVER;

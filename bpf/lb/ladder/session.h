@@ -55,7 +55,7 @@ inline_always enum verdict session_again(const struct session_begun *begun)
 	return session_found_held(begun->id, FORWARDED_STARTING, detour ? begun->held : 0, begun->generation, detour);
 }
 
-/* VERDICT_CONTINUE: it is to be found out. A global function: see steer_any. */
+/* VERDICT_CONTINUE: it is to be found out. A global function: see steer_slow. */
 __noinline int steer_by_session(const struct packet *p, const struct service *service, struct decision *decided)
 {
 	__u32 first = 0;
@@ -64,7 +64,7 @@ __noinline int steer_by_session(const struct packet *p, const struct service *se
 
 	if (!p || !service || !decided)
 		return DROPPED_MALFORMED;
-	if (!decided->told || !told)
+	if (!decided->owner_known || !told)
 		return VERDICT_CONTINUE;
 	verdict = told->verdict;
 	told->verdict = VERDICT_CONTINUE; /* it is of this packet alone */

@@ -28,7 +28,7 @@ inline_always _Bool fragment_fits(const struct packet *p, const struct service *
 {
 	__u32 data = fragment_data(mtu);
 
-	return p->may_fragment && p->protocol != IPPROTO_ICMP && !(d->stops_count && !p->fragment) && !(d->told && service->flags & SERVICE_SESSION) &&
+	return p->may_fragment && p->protocol != IPPROTO_ICMP && !(d->stops_count && !p->fragment) && !(d->owner_known && service->flags & SERVICE_SESSION) &&
 	       p->length <= FRAGMENT_LENGTH_MOST && data >= FRAGMENT_DATA_LEAST && p->length - sizeof(struct iphdr) <= FRAGMENTS_MOST * data;
 }
 

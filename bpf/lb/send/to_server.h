@@ -42,7 +42,7 @@ inline_always _Bool is_too_big(const struct packet *p, const struct server *serv
 	return p->length + outer > server->mtu && (!p->ipv6 || p->length > IPV6_MIN_MTU);
 }
 
-/* A global function: see steer_any. */
+/* A global function: see steer_slow. */
 __noinline int send_to_server(struct xdp_md *ctx, const struct packet *p, const struct service *service, const struct server *server,
 			      const struct decision *decided)
 {

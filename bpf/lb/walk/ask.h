@@ -18,15 +18,15 @@
 #include "lb/affinity/chain.h"
 #include "lb/affinity/decision.h"
 #include "lb/affinity/replicated.h"
-#include "lb/ladder/any.h"
+#include "lb/ladder/slow.h"
 #include "lb/ladder/replicas.h"
 #include "lb/send/answer.h"
 #include "lb/send/peer.h"
 #include "lb/walk/report.h"
 
-/* No XDP action: another program goes on with the packet. */
-#define ASKED_ON (-2)
-#define BEGINS_ON (-3) /* with a connection of session tls */
+/* No XDP actions: the caller hands the packet to another program. */
+#define NEXT_PROGRAM (-2)
+#define START_SESSION (-3) /* to the one for connections of session tls */
 
 inline_always _Bool is_action(int action)
 {
@@ -58,7 +58,7 @@ inline_always struct replica_work *replica_work(void)
 	return work;
 }
 
-/* The packet's way goes on at this node: lb_any_of_message does what was found out. */
+/* The packet is handled at this node: lb_slow_peer applies the answer. */
 inline_always void tell(__u16 owner, __u16 proposed, __u8 flags, _Bool full)
 {
 	__u32 first = 0;
@@ -72,7 +72,7 @@ inline_always void tell(__u16 owner, __u16 proposed, __u8 flags, _Bool full)
 	told->full = full;
 }
 
-/* The flow of a packet that lb_any left to ask about: its own, or the one that an ICMP error quotes. 0: there is none. */
+/* The flow of a packet that lb_slow left to ask about: its own, or the one that an ICMP error quotes. 0: there is none. */
 inline_always const struct packet *asked_flow(struct xdp_md *ctx, struct packet *p, struct packet *quote)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
@@ -152,8 +152,8 @@ inline_always _Bool is_of_functions(__u32 number)
 	return service && service->flags & SERVICE_FUNCTIONS;
 }
 
-/* ASKED_ON: it goes on here, to a server or to a function. Else an XDP action. */
-inline_always int ask_way(struct xdp_md *ctx, _Bool *function)
+/* NEXT_PROGRAM: this node sends the packet, to a server or to a function. Else an XDP action. */
+inline_always int handle_ask(struct xdp_md *ctx, _Bool *function)
 {
 	struct replica_work *work = replica_work();
 	struct packet *p;
@@ -165,7 +165,7 @@ inline_always int ask_way(struct xdp_md *ctx, _Bool *function)
 	verdict = ask(ctx, p, &work->other, &work->step);
 	*function = is_of_functions(work->step.service);
 	if (verdict == VERDICT_CONTINUE)
-		return ASKED_ON;
+		return NEXT_PROGRAM;
 	count_verdict(work->step.service, verdict, p->length);
 	if (is_traced()) {
 		struct decision d = {};

@@ -20,7 +20,7 @@ struct check_destination {
 };
 _Static_assert(sizeof(struct check_destination) == 2 * ETH_ALEN, "check_destination");
 
-inline_always int check_way(struct xdp_md *ctx)
+inline_always int send_check(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	const struct service *service;

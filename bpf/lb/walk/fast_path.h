@@ -2,7 +2,7 @@
 /* fast_path.h - the fast path of TCP, for most packets: those of an established connection with a cookie where all stacks put it first, then all that
  * fast_find.h finds a server for. fast_datagram.h is that of UDP.
  *
- * Does to a packet what any_way does, or returns NOT_FAST before anything has changed: TestTheFastPathDoesWhatTheLongWayDoes holds it to that.
+ * Does to a packet what slow_path does, or returns NOT_FAST before anything has changed (TestTheFastPathDoesWhatTheSlowPathDoes).
  */
 #pragma once
 

@@ -19,7 +19,7 @@
 #include "lb/affinity/chain.h"
 #include "lb/affinity/decision.h"
 #include "lb/affinity/replicated.h"
-#include "lb/ladder/any.h"
+#include "lb/ladder/slow.h"
 #include "lb/ladder/fragments.h"
 #include "lb/ladder/replicas.h"
 #include "lb/send/answer.h"
@@ -88,14 +88,14 @@ inline_always enum verdict function_claim(struct xdp_md *ctx, const struct packe
 }
 
 /* What an answer of another load balancer says of a function's packet. */
-inline_always enum verdict function_told(void)
+inline_always enum verdict function_by_answer(void)
 {
 	__u32 first = 0;
-	const struct replica_answer *told = bpf_map_lookup_elem(&replica_told, &first);
+	const struct replica_answer *answer = bpf_map_lookup_elem(&replica_told, &first);
 
-	if (!told || !told->owner)
+	if (!answer || !answer->owner)
 		return DROPPED_TABLE_FULL;
-	return told->owner == told->proposed ? VERDICT_CONTINUE : DROPPED_OTHER_FUNCTION;
+	return answer->owner == answer->proposed ? VERDICT_CONTINUE : DROPPED_OTHER_FUNCTION;
 }
 
 /* To a function: as to any server, but that fragments and echoes are of its flows, too. */
@@ -107,19 +107,19 @@ inline_always enum verdict function_forward(struct xdp_md *ctx, struct packet *p
 		verdict = walk_later_fragment(p, d);
 	else
 		verdict = walk_flow(ctx, p, flow, d, number);
-	return send_found(ctx, p, d, any_verdict(d, verdict));
+	return send_found(ctx, p, d, hide_from_verifier(d, verdict));
 }
 
 /* What becomes of a packet that a function sends. *action is set when it goes on. */
 inline_always enum verdict walk_outbound(struct xdp_md *ctx, struct packet *p, const struct packet *flow, _Bool known, const struct service *service,
-					 _Bool told, struct replica_step *s, int *action)
+					 _Bool owner_known, struct replica_step *s, int *action)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	enum verdict verdict = VERDICT_CONTINUE;
 	__u32 id;
 
-	if (told) {
-		verdict = function_told();
+	if (owner_known) {
+		verdict = function_by_answer();
 	} else {
 		id = data + sizeof(struct ethhdr) <= end ? function_by_mac(((struct ethhdr *)data)->h_source, service) : NO_ID;
 		if (id == NO_ID)
@@ -133,12 +133,12 @@ inline_always enum verdict walk_outbound(struct xdp_md *ctx, struct packet *p, c
 	return RETURNED;
 }
 
-/* ASKED_ON: the packet is to be asked about, or with *ours not set it is not for functions. Else an XDP action. */
-inline_always int function_way(struct xdp_md *ctx, _Bool told, _Bool *ours)
+/* NEXT_PROGRAM: lb_ask if *ours, else the packet is not for functions. Else an XDP action. */
+inline_always int handle_function(struct xdp_md *ctx, _Bool owner_known, _Bool *ours)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	struct replica_work *work = replica_work();
-	struct decision d = { .told = told };
+	struct decision d = { .owner_known = owner_known };
 	const struct service *service;
 	const struct packet *flow;
 	enum verdict verdict;
@@ -147,13 +147,13 @@ inline_always int function_way(struct xdp_md *ctx, _Bool told, _Bool *ours)
 	int action = XDP_PASS;
 	struct packet *p;
 
-	*ours = told;
+	*ours = owner_known;
 	if (!work || data + sizeof(struct ethhdr) > end)
 		return XDP_DROP;
 	p = &work->packet;
 	if (!addressed_to_us(ctx, data) || parse_frame(p, ctx, data, end) != PARSED)
-		return told ? XDP_DROP : ASKED_ON;
-	if (told) {
+		return owner_known ? XDP_DROP : NEXT_PROGRAM;
+	if (owner_known) {
 		const struct replica_answer *answer = bpf_map_lookup_elem(&replica_told, &first);
 
 		outbound = answer && answer->flags & PEER_OUTBOUND;
@@ -163,22 +163,22 @@ inline_always int function_way(struct xdp_md *ctx, _Bool told, _Bool *ours)
 	flow = function_flow(ctx, p, &work->other, outbound, &quoted, &known);
 	d.quoted = quoted;
 	if (outbound) {
-		if (!told && function_service(p->destination, p->ipv6) == FUNCTION_HOST)
-			return ASKED_ON;
+		if (!owner_known && function_service(p->destination, p->ipv6) == FUNCTION_HOST)
+			return NEXT_PROGRAM;
 		number = function_service(p->source, p->ipv6);
 	} else {
 		number = known ? function_service(flow->destination, p->ipv6) : 0;
 	}
 	service = number ? service_by_number(number) : 0;
 	if (!service)
-		return told ? XDP_DROP : ASKED_ON;
+		return owner_known ? XDP_DROP : NEXT_PROGRAM;
 	*ours = 1;
 	if (outbound)
-		verdict = walk_outbound(ctx, p, flow, known, service, told, &work->step, &action);
+		verdict = walk_outbound(ctx, p, flow, known, service, owner_known, &work->step, &action);
 	else
 		verdict = function_forward(ctx, p, flow, &d, number);
 	if (verdict == VERDICT_CONTINUE)
-		return ASKED_ON;
+		return NEXT_PROGRAM;
 	count_verdict(number, verdict, p->length);
 	if (is_traced())
 		report(p, &d, number, verdict);

@@ -111,7 +111,7 @@ __noinline int session_hold(struct xdp_md *ctx, struct session_work *w, const st
 }
 
 /* The frame is as it goes to the server: it becomes an order for lb_release, if something of its connection is held. Returns an XDP action. */
-inline_always int hold_way(struct xdp_md *ctx, const struct server *server)
+inline_always int handle_hold(struct xdp_md *ctx, const struct server *server)
 {
 	__u32 first = 0, place;
 	struct session_found *told = bpf_map_lookup_elem(&session_told, &first);

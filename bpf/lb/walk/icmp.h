@@ -6,7 +6,7 @@
 #include "wire/parse.h"
 #include "lb/packet/quote.h"
 #include "lb/state/verdict.h"
-#include "lb/ladder/any.h"
+#include "lb/ladder/slow.h"
 #include "lb/send/answer.h"
 
 /* To a VIP. VERDICT_CONTINUE: steer by the quoted packet, of service *number. */

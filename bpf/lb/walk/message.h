@@ -14,7 +14,7 @@
 #include "lb/state/verdict.h"
 #include "lb/affinity/chain.h"
 #include "lb/affinity/replicated.h"
-#include "lb/ladder/any.h"
+#include "lb/ladder/slow.h"
 #include "lb/send/answer.h"
 #include "lb/send/peer.h"
 #include "lb/walk/ask.h"
@@ -125,8 +125,8 @@ inline_always enum verdict walk_message(struct xdp_md *ctx, struct replica_work 
 /* What a frame was. */
 enum message_for { MESSAGE_FOR_NOBODY, MESSAGE_FOR_SERVER, MESSAGE_FOR_FUNCTION };
 
-/* ASKED_ON: the packet inside goes on here, or the frame was no message: *message says which. Else an XDP action. */
-inline_always int message_way(struct xdp_md *ctx, enum message_for *message)
+/* NEXT_PROGRAM: this node handles the packet inside, or the frame is no message: *message says which. Else an XDP action. */
+inline_always int handle_message(struct xdp_md *ctx, enum message_for *message)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	struct replica_work *work = replica_work();
@@ -136,11 +136,11 @@ inline_always int message_way(struct xdp_md *ctx, enum message_for *message)
 		return XDP_DROP;
 	*message = MESSAGE_FOR_NOBODY;
 	if (data + sizeof(struct ethhdr) > end || !addressed_to_us(ctx, data) || !message_parse(&work->tunnel, &work->message, data, end))
-		return ASKED_ON;
+		return NEXT_PROGRAM;
 	verdict = walk_message(ctx, work);
 	*message = is_of_functions(work->step.service) ? MESSAGE_FOR_FUNCTION : MESSAGE_FOR_SERVER;
 	if (verdict == VERDICT_CONTINUE)
-		return ASKED_ON;
+		return NEXT_PROGRAM;
 	count_verdict(work->step.service, verdict == ASKED_PEER ? PASSED_ON_TO_PEER : verdict, work->packet.length);
 	if (verdict == ANSWERED_PEER)
 		return answer_ping(ctx, &work->tunnel);

@@ -11,7 +11,7 @@
 #include "lb/state/service.h"
 #include "lb/state/verdict.h"
 #include "lb/affinity/decision.h"
-#include "lb/ladder/any.h"
+#include "lb/ladder/slow.h"
 #include "lb/ladder/fragments.h"
 #include "lb/send/nat.h"
 #include "lb/send/route.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* session.h - Yuz III, IV: connections of services with session tls begin at this node. It answers their SYNs and remembers nothing, reads the ClientHello, and
- * tells lb_any_of_peer which server the packet goes to: that of the session, or the policy's. From then on the connection goes by its cookie as any other. */
+ * tells lb_slow_peer which server the packet goes to: that of the session, or the policy's. From then on the connection goes by its cookie as any other. */
 #pragma once
 
 #include "wire/kernel.h"
@@ -20,7 +20,7 @@
 #include "lb/affinity/closing.h"
 #include "lb/affinity/decision.h"
 #include "lb/affinity/session.h"
-#include "lb/ladder/any.h"
+#include "lb/ladder/slow.h"
 #include "lb/ladder/replicas.h"
 #include "lb/ladder/session.h"
 #include "lb/send/syn_ack.h"
@@ -146,8 +146,8 @@ __noinline int session_begin(struct xdp_md *ctx, struct session_work *w, const s
 	return session_found(fallback, FORWARDED_STARTING);
 }
 
-/* ASKED_ON: the packet goes on to the server that was found. Else an XDP action. */
-inline_always int session_way(struct xdp_md *ctx)
+/* NEXT_PROGRAM: the server is known. Else an XDP action. */
+inline_always int handle_session(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	const struct session_config *config;
@@ -185,7 +185,7 @@ inline_always int session_way(struct xdp_md *ctx)
 		verdict = w->fallback == NO_ID ? DROPPED_NO_SERVER : session_answer(ctx, w, service, config);
 	}
 	if (verdict == VERDICT_CONTINUE)
-		return ASKED_ON;
+		return NEXT_PROGRAM;
 	count_verdict(number, verdict, w->packet.length);
 	if (is_traced())
 		report(&w->packet, &d, number, verdict);

@@ -16,8 +16,8 @@
 __be32 tier_address[4];
 volatile __u32 tier_enabled;
 
-/* How a packet came. One byte, and never 0: so the verifier does not follow the value, and walks the rest once and not twice. */
-enum { DIRECTLY = 1, BY_FIRST_TIER, BY_MESSAGE };
+/* Where a packet is from. One byte and never 0, so that the verifier does not follow the value and walks the rest once. */
+enum { INGRESS_DIRECT = 1, INGRESS_TIER1, INGRESS_PEER };
 
 /* What goes on to the host's stack keeps its outer header: somebody may have looked at that. */
 inline_always _Bool is_for_vip(const struct tunnel *t, void *data, void *end)
@@ -38,8 +38,8 @@ inline_always _Bool is_for_vip(const struct tunnel *t, void *data, void *end)
 	return find_vip(destination, 0, 0, t->inner_ipv6) != 0;
 }
 
-/* Second tier: takes off what the first has put around the packet, if it has. VERDICT_CONTINUE: walk on. */
-static __noinline enum verdict take_off(struct xdp_md *ctx, volatile __u8 *came)
+/* Second tier: decapsulates packets from the first. VERDICT_CONTINUE: not dropped. */
+static __noinline enum verdict decap_tier(struct xdp_md *ctx, volatile __u8 *ingress)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	struct tunnel t = {};
@@ -56,11 +56,11 @@ static __noinline enum verdict take_off(struct xdp_md *ctx, volatile __u8 *came)
 		return VERDICT_CONTINUE;
 	if (!tunnel_copy_congestion(&t, data, end))
 		return DROPPED_CONGESTED;
-	*came = BY_FIRST_TIER;
+	*ingress = INGRESS_TIER1;
 	return tunnel_strip(ctx, &t) ? VERDICT_CONTINUE : DROPPED_MALFORMED;
 }
 
-/* Takes the tunnel off a packet that is only told of: the client's is inside. */
+/* Decapsulates a packet that is only traced: the client's is inside. */
 static __noinline int uncover(struct xdp_md *ctx)
 {
 	struct tunnel t = {};
@@ -68,7 +68,7 @@ static __noinline int uncover(struct xdp_md *ctx)
 	return tunnel_parse(&t, (void *)(long)ctx->data, (void *)(long)ctx->data_end, 0) == TUNNEL_FOUND && tunnel_strip(ctx, &t);
 }
 
-/* Tells whoever traces of a packet that take_off has dropped: of what is in the tunnel, or of the tunnel if that is malformed. */
+/* Reports a packet that decap_tier dropped to who traces: the inner packet, or the tunnel if that is malformed. */
 static __noinline int report_tunnel(struct xdp_md *ctx, enum verdict verdict)
 {
 	struct traced_packet *traced = traced_now();
@@ -85,7 +85,7 @@ static __noinline int report_tunnel(struct xdp_md *ctx, enum verdict verdict)
 }
 
 /* An answer of this node to what the first tier sent on goes to its client by our own route: the first tier would not know what to do
- * with it. A global function: it is verified once, not for every way that leads here. */
+ * with it. A global function: it is verified once, not for every path that leads here. */
 __noinline int route_answer(struct xdp_md *ctx, __u32 l3, __u32 ipv6)
 {
 	struct packet answer = { .l3 = l3, .ipv6 = ipv6 != 0 };

@@ -1,4 +1,4 @@
-// Package checkroute loads bpf/check.bpf.c and attaches it: health checks reach one certain server by the way of traffic.
+// Package checkroute loads bpf/check.bpf.c and attaches it: health checks reach one certain server by the path of traffic.
 package checkroute
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
-//go:generate go tool bpf2go -target bpfel -type check_way -type check_handed check ../../../bpf/check.bpf.c
+//go:generate go tool bpf2go -target bpfel -type check_path -type check_handed check ../../../bpf/check.bpf.c
 
 // Key names a server of a service.
 type Key struct {
@@ -31,7 +31,7 @@ type Key struct {
 	ID      uint16
 }
 
-// Target is a server that connections to its VIP are to reach by the way of traffic.
+// Target is a server that connections to its VIP are to reach by the path of traffic.
 type Target struct {
 	VIP     netip.Addr
 	Server  netip.Addr
@@ -82,8 +82,8 @@ type Checks struct {
 // checkTarget is what Dial needs to know.
 type checkTarget struct {
 	straight string // why not through the tunnel
-	way      checkCheckWay
-	direct   checkCheckWay // of packets to the server itself, if XDP sends the first
+	path     checkCheckPath
+	direct   checkCheckPath // of packets to the server itself, if XDP sends the first
 	vip      netip.Addr
 	server   netip.Addr
 	source   netip.Addr // of the connection; zero: the kernel's choice
@@ -107,8 +107,8 @@ func (t *checkTarget) takes(port uint16) bool {
 	return t.ports == nil || slices.Contains(t.ports, port)
 }
 
-// way is written as it is.
-var _ = [1]struct{}{}[unsafe.Sizeof(checkCheckWay{})-88]
+// path is written as it is.
+var _ = [1]struct{}{}[unsafe.Sizeof(checkCheckPath{})-88]
 
 // Open loads the program. Nothing is attached before Set. dir, the instance's directory in a BPF file system, tells what a killed
 // process has left: without tcx that is a filter, which is deleted now. Without a sender the kernel sends all packets.
@@ -196,17 +196,17 @@ func (c *Checks) Dial(ctx context.Context, key Key, port uint16, hello []byte) (
 	c.mu.Unlock()
 	switch why := target.whyStraight(port); {
 	case !ok:
-		return straight("its way is not set up yet")
+		return straight("its path is not set up yet")
 	case why != "" && c.byXDP(target.direct.Ifindex):
 		return c.dialDirect(ctx, &target, port, hello, why)
 	case why != "":
 		return straight(why)
-	case target.way.Ifindex == 0:
+	case target.path.Ifindex == 0:
 		return nil, remarks, errors.New("the next hop to the server is not known")
 	}
-	if c.byXDP(target.way.Ifindex) {
-		target.way.ByXdp = checkByXDP
-		remarks.SentBy = int(target.way.Ifindex)
+	if c.byXDP(target.path.Ifindex) {
+		target.path.ByXdp = checkByXDP
+		remarks.SentBy = int(target.path.Ifindex)
 	}
 	witness := -1 // a second descriptor of the socket, for its storage
 	var unprepared error
@@ -256,17 +256,17 @@ func (c *Checks) readCookie(fd int, conn net.Conn, target *checkTarget, port uin
 	case info.Options&tcpInfoTimestamps == 0:
 		return check.CookieMissing, ErrNoTimestamps
 	}
-	var way checkCheckWay
-	for try := 0; way.Echoes == 0; try++ {
-		if try == echoTries || c.objects.Ways.Lookup(uint32(fd), &way) != nil {
+	var path checkCheckPath
+	for try := 0; path.Echoes == 0; try++ {
+		if try == echoTries || c.objects.Paths.Lookup(uint32(fd), &path) != nil {
 			return check.CookieNotSeen, nil
 		}
-		if way.Echoes == 0 {
+		if path.Echoes == 0 {
 			time.Sleep(echoPause)
 		}
 	}
 	client := conn.LocalAddr().(*net.TCPAddr).AddrPort()
-	if !target.owns(netip.AddrPortFrom(client.Addr().Unmap(), client.Port()), port, way.Echo) {
+	if !target.owns(netip.AddrPortFrom(client.Addr().Unmap(), client.Port()), port, path.Echo) {
 		return check.CookieForeign, ErrForeignCookie
 	}
 	return check.CookieOwn, nil
@@ -274,8 +274,8 @@ func (c *Checks) readCookie(fd int, conn net.Conn, target *checkTarget, port uin
 
 // prepareSocket tells the program where packets of the socket go.
 func (c *Checks) prepareSocket(fd int, target *checkTarget, tcp bool) (witness int, err error) {
-	if err := c.objects.Ways.Put(uint32(fd), target.way); err != nil {
-		return -1, fmt.Errorf("keep the way to the server with the socket: %w", err)
+	if err := c.objects.Paths.Put(uint32(fd), target.path); err != nil {
+		return -1, fmt.Errorf("store the path to the server with the socket: %w", err)
 	}
 	if !tcp {
 		return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
@@ -292,8 +292,8 @@ func (c *Checks) prepareSocket(fd int, target *checkTarget, tcp bool) (witness i
 }
 
 func (c *Checks) sawPackets(fd int) bool {
-	var way checkCheckWay
-	return c.objects.Ways.Lookup(uint32(fd), &way) == nil && way.Packets > 0
+	var path checkCheckPath
+	return c.objects.Paths.Lookup(uint32(fd), &path) == nil && path.Packets > 0
 }
 
 // goStraight is for a target whose packets do not come by: until the next Set its checks go straight.

@@ -43,7 +43,7 @@ func dial(ctx context.Context, source netip.Addr, to netip.AddrPort, hello []byt
 func (c *Checks) dialDirect(ctx context.Context, target *checkTarget, port uint16, hello []byte, why string) (net.Conn, check.Remarks, error) {
 	remarks := check.Remarks{Straight: why, SentBy: int(target.direct.Ifindex)}
 	conn, err := dial(ctx, netip.Addr{}, netip.AddrPortFrom(target.server, port), hello, func(fd int) error {
-		return c.objects.Ways.Put(uint32(fd), target.direct)
+		return c.objects.Paths.Put(uint32(fd), target.direct)
 	})
 	return conn, remarks, err
 }

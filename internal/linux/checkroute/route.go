@@ -44,7 +44,7 @@ func newCheckRoutes() *checkRoutes {
 // prepare works out how to dial a target.
 func (r *checkRoutes) prepare(t *Target) checkTarget {
 	made := checkTarget{vip: t.VIP, server: t.Server, owns: t.Owns, placed: t.Placed, ports: t.Ports, tunnel: t.Forward != model.ForwardL2}
-	made.direct = checkCheckWay{Vip: wire.Words(t.Server), Ifindex: t.Path.Ifindex, Service: t.Number, Id: t.ID, ByXdp: checkByXDPDirect}
+	made.direct = checkCheckPath{Vip: wire.Words(t.Server), Ifindex: t.Path.Ifindex, Service: t.Number, Id: t.ID, ByXdp: checkByXDPDirect}
 	if t.Absent {
 		made.direct.Ifindex = 0
 	}
@@ -66,13 +66,13 @@ func (r *checkRoutes) prepare(t *Target) checkTarget {
 		return made
 	}
 	made.source = sourceFor(t.VIP, t.Path, back)
-	made.way = checkCheckWay{
+	made.path = checkCheckPath{
 		Vip: wire.Words(t.VIP), Address: wire.Words(t.Server), Source: wire.Words(t.Path.Source), DestinationMac: t.Path.DestinationMAC,
 		SourceMac: t.Path.SourceMAC, Ifindex: t.Path.Ifindex, Vlan: t.Path.VLAN, Forward: uint8(t.Forward),
 		Service: t.Number, Id: t.ID,
 	}
 	if t.Server.Is6() {
-		made.way.OuterIpv6 = 1
+		made.path.OuterIpv6 = 1
 	}
 	made.mss = segmentSize(t)
 	return made

@@ -27,7 +27,7 @@ func (lb *LB) Attach(device *net.Interface, mode attach.XDPMode) (attach.XDPMode
 	lb.attached.Lock()
 	defer lb.attached.Unlock()
 	pins := &lb.attached.pins
-	if err := pins.PinOwn(lb.Program(), lb.objects.Ways); err != nil {
+	if err := pins.PinOwn(lb.Program(), lb.objects.TailCalls); err != nil {
 		return "", err
 	}
 	if err := lb.release(device.Index); err != nil { // before a packet can come that needs it

@@ -249,7 +249,7 @@ func (w *world) program() *ebpf.Program {
 
 // eachPath runs a test with the attached program, whose fast path takes most packets, and with the long way alone.
 func eachPath(t *testing.T, test func(t *testing.T, path string)) {
-	for _, path := range []string{"", "lb_any"} {
+	for _, path := range []string{"", "lb_slow"} {
 		t.Run("by "+cmp.Or(path, "lb"), func(t *testing.T) { test(t, path) })
 	}
 }

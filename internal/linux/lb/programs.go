@@ -26,9 +26,9 @@ type objects struct {
 
 // Programs that are loaded when something needs them first.
 var (
-	programsOfTier     = []string{"lb_any_of_tier"}
-	programsOfSessions = []string{"lb_session", "lb_any_of_peer"}
-	programsOfReplicas = []string{"lb_ask", "lb_message", "lb_any_of_peer", "lb_function", "lb_function_of_peer", "replica_insert"}
+	programsOfTier     = []string{"lb_slow_tier"}
+	programsOfSessions = []string{"lb_session", "lb_slow_peer"}
+	programsOfReplicas = []string{"lb_ask", "lb_message", "lb_slow_peer", "lb_function", "lb_function_peer", "replica_insert"}
 )
 
 // load loads all maps, and the programs that nobody has to ask for.
@@ -50,8 +50,8 @@ func (o *objects) add(names []string, options ebpf.CollectionOptions) (*ebpf.Col
 	spec := o.spec.Copy()
 	other := func(name string) bool { return !slices.Contains(names, name) }
 	maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool { return other(name) })
-	ways := spec.Maps["ways"]
-	ways.Contents = slices.DeleteFunc(ways.Contents, func(way ebpf.MapKV) bool { return other(way.Value.(string)) })
+	calls := spec.Maps["tail_calls"]
+	calls.Contents = slices.DeleteFunc(calls.Contents, func(call ebpf.MapKV) bool { return other(call.Value.(string)) })
 	return ebpf.NewCollectionWithOptions(spec, options)
 }
 

@@ -16,7 +16,7 @@ func TestProgramsAreLoadedWhenTheyAreNeeded(t *testing.T) {
 		if have := len(lb.objects.programs); have != programs {
 			t.Errorf("%d programs are loaded, not %d", have, programs)
 		}
-		all, err := readMap[uint32, uint32](lb.objects.Ways)
+		all, err := readMap[uint32, uint32](lb.objects.TailCalls)
 		progtest.Check(t, err)
 		if len(all) != ways {
 			t.Errorf("packets go on %d ways, not %d", len(all), ways)
@@ -31,5 +31,5 @@ func TestProgramsAreLoadedWhenTheyAreNeeded(t *testing.T) {
 	progtest.Check(t, lb.LoadAll())
 	spec, err := loadLb()
 	progtest.Check(t, err)
-	expect(len(spec.Programs), len(spec.Maps["ways"].Contents))
+	expect(len(spec.Programs), len(spec.Maps["tail_calls"].Contents))
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* any.h - how packets of any shape are steered: by functions that are not inlined, for the sake of the stack and of the verifier. */
+/* slow.h - steering of the slow path: packets of any shape, by functions that are not inlined, for the stack and the verifier. */
 #pragma once
 
 #include "wire/kernel.h"
@@ -37,8 +37,8 @@ static __noinline __u32 service_number_of(const struct packet *flow)
 	return functions_enabled ? function_service(flow->destination, flow->ipv6) : 0;
 }
 
-/* The same verdict, of which the verifier knows nothing: or it would walk all ways of sending once for every one of them. */
-inline_always enum verdict any_verdict(struct decision *d, enum verdict verdict)
+/* The same verdict, unknown to the verifier: else it would walk all that follows once for each verdict. */
+inline_always enum verdict hide_from_verifier(struct decision *d, enum verdict verdict)
 {
 	volatile __u8 *byte = &d->verdict;
 
@@ -46,9 +46,9 @@ inline_always enum verdict any_verdict(struct decision *d, enum verdict verdict)
 	return *byte;
 }
 
-/* steer() for packets of every shape. A global function, as others that any_way calls: it is verified once, and not once for every way that leads here. In
- * memory that is handed to such a function pointers do not last: it is given those of d apart, and the caller sets them again. */
-__noinline int steer_any(const struct packet *p, const struct service *service, struct decision *decided)
+/* steer() for packets of any shape. A global function, as others that slow_path calls: it is verified once, not for every path that leads
+ * here. Pointers inside memory passed to such a function are lost: they are arguments of their own, and the caller sets them again. */
+__noinline int steer_slow(const struct packet *p, const struct service *service, struct decision *decided)
 {
 	struct decision d = { .service = service };
 	enum verdict verdict;
@@ -87,7 +87,7 @@ inline_always enum verdict walk_flow(struct xdp_md *ctx, const struct packet *p,
 			quic_read(ctx, service, flow->l4 + sizeof(struct udphdr), flow != p, &d->carried);
 		if (flow != p)
 			d->carried.echo = d->carried.timestamp; /* the server wrote what it quotes */
-		verdict = steer_any(flow, service, d);
+		verdict = steer_slow(flow, service, d);
 		if (verdict == VERDICT_CONTINUE)
 			verdict = service->flags & SERVICE_SESSION ? steer_by_session(flow, service, d) : steer_by_replicas(flow, service, d);
 	}

@@ -41,8 +41,8 @@ func TestAnAgentWhosePlaceAnotherHostTakesIsNamedAndNotBelieved(t *testing.T) {
 	report := func(p *peer, connections uint32) {
 		t.Helper()
 		load := &ballastv1.LoadReport{Services: []*ballastv1.ServiceLoad{{Service: "web", Connections: connections}}}
-		fleettest.Require(t, hub.take(p, &ballastv1.FromNode{Message: &ballastv1.FromNode_Load{Load: load}}))
-		fleettest.Require(t, hub.take(p, says([]uint32{1, 2}, 2, map[uint32]uint64{1: uint64(connections)})))
+		fleettest.Require(t, hub.report(p, &ballastv1.FromNode{Message: &ballastv1.FromNode_Load{Load: load}}))
+		fleettest.Require(t, hub.report(p, says([]uint32{1, 2}, 2, map[uint32]uint64{1: uint64(connections)})))
 	}
 	fleet := &model.Fleet{Keys: view.Keys}
 	refused := func() string {

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -12,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"connectrpc.com/connect"
 	"golang.org/x/time/rate"
 	"google.golang.org/protobuf/proto"
 
@@ -75,9 +78,9 @@ const manyChanges = 16
 // and takes their reports. All methods are safe for concurrent use and return at once, whatever peers do: what waits for a
 // peer is a set of names, so the newest state and the newest weights of a service take the place of older ones.
 type Hub struct {
-	options   Options
-	metrics   metrics
-	admission *admission
+	options Options
+	metrics metrics
+	streams streams
 
 	setting sync.Mutex // held while a view is taken; services change under both locks
 
@@ -147,8 +150,85 @@ func New(o Options) *Hub {
 	h := &Hub{options: o, services: map[string]*service{}, soft: newSoftState(), checks: map[string][]string{},
 		peers: map[peerKey]*peer{}, lost: newLostNodes(), lbs: map[string]*peer{},
 		sources: newTunnelSources(o.Name), ring: newRing(o.Credentials, o.Log)}
-	h.metrics, h.admission = newMetrics(), newAdmission(l.Joins)
+	h.metrics = newMetrics()
+	h.streams = streams{&h.options, &h.metrics, newAdmission(l.Joins), h}
 	return h
+}
+
+// Handler returns the route of the streams and what answers it. It needs HTTP/2.
+func (h *Hub) Handler() (path string, handler http.Handler) { return h.streams.handler() }
+
+// confirm refuses a node that knows a newer state than this controller, unless the store has none newer: it was restored from a copy. A
+// controller that is cut off from the store would lead the node back to a state that was given up, keys included.
+func (h *Hub) confirm(ctx context.Context, p *peer) *refusal {
+	told := func() (revision uint64, known bool) {
+		h.mutex.Lock()
+		defer h.mutex.Unlock()
+		return h.revision, h.known
+	}
+	if revision, known := told(); !known || revision >= p.revision || h.options.Newest == nil {
+		return nil // the first that is read of the store is confirmed
+	}
+	newest, err := h.options.Newest(ctx)
+	revision, _ := told()
+	if err == nil && revision < newest {
+		err = errors.New("it has just read a newer one")
+	}
+	if err != nil {
+		return &refusal{"behind", connect.CodeUnavailable, fmt.Sprintf("controller %s knows revision %d of the desired state, %s %s runs by %d: %v",
+			h.options.Name, revision, p.identity.Role, p.identity.Name, p.revision, err)}
+	}
+	return nil
+}
+
+// enter makes p the one stream of its node.
+func (h *Hub) enter(p *peer) {
+	h.mutex.Lock()
+	before := h.peers[p.key()]
+	if h.peers[p.key()] = p; before != nil {
+		p.displace(before)
+	}
+	h.lost.remove(p.key())
+	p.checks = len(h.checks[p.identity.Name]) > 0
+	p.tunnels = p.identity.Role == pki.Agent
+	p.revoked = h.revoked
+	h.takeSources(p, p.addresses, nil) // agents are told before it can forward what it is told
+	if p.identity.Role == pki.LB {
+		h.lbs[p.identity.Name] = p
+		p.replicas, p.judging = h.ring.view != nil, h.unable
+		h.soft.enter(p)
+	}
+	h.mutex.Unlock()
+	if before != nil {
+		before.stop(connect.NewError(connect.CodeAborted, fmt.Errorf("%s %s has joined again from %s", p.identity.Role, p.identity.Name, p.address)))
+	}
+	h.options.Log.Info("node joined", "role", p.identity.Role, "name", p.identity.Name, "address", p.address, "version", p.version)
+	h.changed()
+}
+
+func (h *Hub) leave(p *peer, why error) {
+	h.mutex.Lock()
+	replaced := h.peers[p.key()] != p
+	if !replaced {
+		delete(h.peers, p.key())
+		h.lose(p)
+		if h.lbs[p.identity.Name] == p {
+			delete(h.lbs, p.identity.Name)
+			h.sources.left(p.identity.Name)
+			h.spreadSources()
+		}
+	}
+	h.mutex.Unlock()
+	h.options.Log.Info("node left", "role", p.identity.Role, "name", p.identity.Name, "address", p.address, "reason", why)
+	if !replaced {
+		h.changed()
+	}
+}
+
+func (h *Hub) changed() {
+	if h.options.Changed != nil {
+		h.options.Changed()
+	}
 }
 
 func encodeService(v *engine.ServiceView) *service {

@@ -36,7 +36,7 @@ func TestOnlyAgentsSayWhatTheirServersLose(t *testing.T) {
 	tell := func(p *peer, losses ...*ballastv1.Loss) {
 		t.Helper()
 		condition := &ballastv1.FromNode{Message: &ballastv1.FromNode_Condition{Condition: &ballastv1.Condition{Ready: true, Losses: losses}}}
-		fleettest.Require(t, hub.take(p, condition))
+		fleettest.Require(t, hub.report(p, condition))
 	}
 	loss := &ballastv1.Loss{Service: "web", Reason: "no\x1bVIP"}
 	tell(join(pki.LB, "s1", "10.0.0.1"), loss)

@@ -160,7 +160,7 @@ func TestALoadBalancerIsBehindForAsLongAsItCarriesOutNothing(t *testing.T) {
 	agent := &peer{identity: pki.Identity{Role: pki.Agent, Name: "s1"}, dirty: map[string]bool{}}
 	hub.lbs["lb1"] = p
 	applies := func(revision uint64) {
-		fleettest.Require(t, hub.take(p, &ballastv1.FromNode{Message: &ballastv1.FromNode_Applied{Applied: &ballastv1.Applied{Revision: revision}}}))
+		fleettest.Require(t, hub.report(p, &ballastv1.FromNode{Message: &ballastv1.FromNode_Applied{Applied: &ballastv1.Applied{Revision: revision}}}))
 	}
 	lag := func() time.Duration { return hub.longestLag(time.Now().Add(time.Hour)).Round(time.Hour) }
 	if lag() != 0 {

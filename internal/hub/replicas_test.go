@@ -154,7 +154,7 @@ func TestOfTwoLoadBalancersThatJoinAsOneNeitherSpeaksOfTheRing(t *testing.T) {
 	says := func(address string, incarnation uint64) *peer {
 		p := newPeer(pki.Identity{Role: pki.LB, Name: "lb1"}, &ballastv1.Hello{Addresses: []string{address}}, &call{request: &http.Request{RemoteAddr: net.JoinHostPort(address, "40000")}}, &hub.options.Limits)
 		hub.enter(p)
-		fleettest.Require(t, hub.take(p, replicaReportOf(&ballastv1.ReplicaReport{Address: "10.0.0.1:7475", Incarnation: incarnation})))
+		fleettest.Require(t, hub.report(p, replicaReportOf(&ballastv1.ReplicaReport{Address: "10.0.0.1:7475", Incarnation: incarnation})))
 		return p
 	}
 	expect := func(what string, want uint64) {
@@ -171,6 +171,6 @@ func TestOfTwoLoadBalancersThatJoinAsOneNeitherSpeaksOfTheRing(t *testing.T) {
 	last := says("10.0.0.9", 9)
 	expect("two hosts in turn", 2)
 	last.since = time.Now().Add(-rivalLife)
-	fleettest.Require(t, hub.take(last, replicaReportOf(&ballastv1.ReplicaReport{Incarnation: 9})))
+	fleettest.Require(t, hub.report(last, replicaReportOf(&ballastv1.ReplicaReport{Incarnation: 9})))
 	expect("long after the first has gone", 9)
 }

@@ -3,12 +3,17 @@ package hub
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode"
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/machine/balance"
 	"github.com/ballast-lb/ballast/internal/machine/health"
+	"github.com/ballast-lb/ballast/internal/pki"
 )
 
 // idMax bounds the ids of servers: reports of others are of nobody.
@@ -67,4 +72,98 @@ func ServersToProto(servers []engine.ServerStatus) (list []*ballastv1.ServerStat
 		})
 	}
 	return list
+}
+
+// Implementation constants: what is kept of a node's texts.
+const (
+	problems     = 64
+	problemBytes = 512
+)
+
+// legible shortens what a node says, and keeps it from doing anything to a terminal or to a table.
+func legible(text string) string {
+	if len(text) > problemBytes {
+		text = strings.ToValidUTF8(text[:problemBytes], "") + " ..."
+	}
+	return strings.Map(printable, text)
+}
+
+// problemsOf shortens what a node says is wrong with it.
+func problemsOf(told []string) []string {
+	kept := make([]string, 0, min(len(told), problems))
+	for _, problem := range told[:min(len(told), problems)] {
+		kept = append(kept, legible(problem))
+	}
+	return kept
+}
+
+func printable(r rune) rune {
+	if !unicode.IsPrint(r) {
+		return ' '
+	}
+	return r
+}
+
+// report hands one report on. Kinds that we do not know are of a newer node, and ignored.
+func (h *Hub) report(p *peer, message *ballastv1.FromNode) error {
+	role := pki.LB
+	switch m := message.Message.(type) {
+	case *ballastv1.FromNode_Hello:
+		return errors.New("a second Hello")
+	case *ballastv1.FromNode_Load:
+		role = pki.Agent
+		if p.identity.Role == role {
+			h.mutex.Lock()
+			p.sources = problemsOf(m.Load.Unavailable)
+			contested := p.contested() != ""
+			h.mutex.Unlock()
+			if contested { // nobody knows of which host
+				m.Load = &ballastv1.LoadReport{}
+			}
+			h.options.Reports.Load(p.identity, loadFromProto(m.Load))
+		}
+	case *ballastv1.FromNode_Traffic:
+		if p.identity.Role == role {
+			h.options.Reports.Traffic(p.identity.Name, trafficFromProto(m.Traffic))
+		}
+	case *ballastv1.FromNode_Health:
+		if p.identity.Role == role {
+			h.options.Reports.Health(p.identity.Name, healthFromProto(m.Health))
+		}
+	case *ballastv1.FromNode_Replica:
+		if p.identity.Role == role {
+			h.takeReplica(p, m.Replica)
+		}
+	case *ballastv1.FromNode_Applied:
+		h.mutex.Lock()
+		h.takeApplied(p, m.Applied.Revision)
+		h.mutex.Unlock()
+		return nil // agents may tell it, too
+	case *ballastv1.FromNode_Keys:
+		role = pki.Agent
+		if p.identity.Role == role {
+			h.takeKeys(p, m.Keys)
+		}
+	case *ballastv1.FromNode_Condition:
+		h.mutex.Lock()
+		p.ready, p.problems = "no", problemsOf(m.Condition.Problems)
+		if m.Condition.Ready {
+			p.ready = "yes"
+		}
+		p.vips = m.Condition.Announcements
+		h.takeSources(p, m.Condition.Addresses, m.Condition.Own)
+		p.takeMTUs(m.Condition)
+		believed := p.identity.Role == pki.Agent && p.contested() == ""
+		h.mutex.Unlock()
+		if believed {
+			h.options.Reports.Losses(p.identity, lossesFromProto(m.Condition))
+		}
+		return nil
+	default:
+		return nil
+	}
+	if p.identity.Role != role {
+		return fmt.Errorf("%T is sent by nodes of role %s, not %s", message.Message, role, p.identity.Role)
+	}
+	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ballast-lb/ballast/internal/controller/documents"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/store/etcd"
 )
@@ -46,14 +47,14 @@ func SummariseBackup(path string) (*BackupSummary, error) {
 	if err != nil {
 		return nil, err
 	}
-	fleet := newSnapshot()
+	fleet := documents.New()
 	for _, d := range contents.Documents {
-		if err := fleet.take(d, d.Revision); err != nil {
+		if err := fleet.Take(d, d.Revision); err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
 	}
-	s := &BackupSummary{Revision: contents.Revision, Services: slices.Sorted(maps.Keys(fleet.services)), Epochs: slices.Sorted(maps.Keys(fleet.keys.Cookie)), Tickets: len(fleet.tickets.Keys)}
-	for _, service := range fleet.services {
+	s := &BackupSummary{Revision: contents.Revision, Services: slices.Sorted(maps.Keys(fleet.Services)), Epochs: slices.Sorted(maps.Keys(fleet.Keys.Cookie)), Tickets: len(fleet.Tickets.Keys)}
+	for _, service := range fleet.Services {
 		s.Servers += len(service.Service.Servers)
 	}
 	return s, nil

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/controller/desired"
+	"github.com/ballast-lb/ballast/internal/controller/documents"
 	"github.com/ballast-lb/ballast/internal/store"
 )
 
@@ -17,7 +19,7 @@ func (c *controller) remember(ctx context.Context) {
 	defer tick.Stop()
 	said := ""
 	for {
-		now, changed := c.desired.next()
+		now, changed := c.mirror.Next()
 		if now != nil {
 			err := c.rememberNow(ctx)
 			if said != fmt.Sprint(err) && err != nil && ctx.Err() == nil {
@@ -36,15 +38,15 @@ func (c *controller) remember(ctx context.Context) {
 }
 
 func (c *controller) rememberNow(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, desired.WriteTimeout)
 	defer cancel()
-	return c.desired.update(ctx, func(now *snapshot) ([]store.Document, error) {
-		names := c.hub.Remember(now.lbs.Names)
-		if slices.Equal(names, now.lbs.Names) {
+	return c.writer.Update(ctx, func(now *documents.Snapshot) ([]store.Document, error) {
+		names := c.hub.Remember(now.Balancers.Names)
+		if slices.Equal(names, now.Balancers.Names) {
 			return nil, nil
 		}
-		value, err := json.Marshal(balancersDocument{names})
-		return []store.Document{{Key: balancersKey, Value: value, Revision: now.own[balancersKey]}}, err
+		value, err := json.Marshal(documents.Balancers{Names: names})
+		return []store.Document{{Key: documents.BalancersKey, Value: value, Revision: now.Revisions[documents.BalancersKey]}}, err
 	})
 }
 

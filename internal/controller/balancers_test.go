@@ -8,6 +8,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/controller/documents"
 	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/hub"
 	"github.com/ballast-lb/ballast/internal/pki"
@@ -25,9 +26,9 @@ func TestALoadBalancerThatDoesNotComeBackAfterARestartOfTheControllersIsLost(t *
 	listed := func(want string) {
 		t.Helper()
 		fleettest.Await(t, "the list "+want, func() bool {
-			documents, _, err := s.Load(t.Context())
+			stored, _, err := s.Load(t.Context())
 			fleettest.Require(t, err)
-			return slices.ContainsFunc(documents, func(d store.Document) bool { return d.Key == balancersKey && string(d.Value) == want })
+			return slices.ContainsFunc(stored, func(d store.Document) bool { return d.Key == documents.BalancersKey && string(d.Value) == want })
 		})
 	}
 	before := []*running{startController(t, ca, "c1", "127.0.0.1:0", s, nil), startController(t, ca, "c2", "127.0.0.1:0", s, nil)}

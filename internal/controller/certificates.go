@@ -3,7 +3,6 @@ package controller
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -16,6 +15,8 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/controller/desired"
+	"github.com/ballast-lb/ballast/internal/controller/documents"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
 	"github.com/ballast-lb/ballast/internal/store"
@@ -23,7 +24,6 @@ import (
 
 // Implementation constants.
 const (
-	revokedPrefix = "revoked/"
 	// revokedGrace is how long an entry is kept after what it is about has expired: clocks differ.
 	revokedGrace = 24 * time.Hour
 	ownLook      = time.Second // at whether this controller's own certificate is good
@@ -39,19 +39,12 @@ func errLockOut(out []string) error {
 	return connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("nothing was changed: %s: if that is meant, repeat it with --force (in the API: lock_out)", strings.Join(out, "; ")))
 }
 
-func (s *snapshot) revocations() []pki.Revocation {
-	list := make([]pki.Revocation, 0, len(s.revoked))
-	for _, key := range slices.Sorted(maps.Keys(s.revoked)) {
-		list = append(list, *s.revoked[key])
+func revocations(now *documents.Snapshot) []pki.Revocation {
+	list := make([]pki.Revocation, 0, len(now.Revoked))
+	for _, key := range slices.Sorted(maps.Keys(now.Revoked)) {
+		list = append(list, *now.Revoked[key])
 	}
 	return list
-}
-
-// putRevoked writes an entry.
-func (s *snapshot) putRevoked(r *pki.Revocation) (store.Document, error) {
-	value, err := json.Marshal(r)
-	key := revokedPrefix + r.Key()
-	return store.Document{Key: key, Value: value, Revision: s.own[key]}, err
 }
 
 // revoke goes by what the store says of certificates, whatever else is wrong with it, until ctx ends.
@@ -59,10 +52,10 @@ func (c *controller) revoke(ctx context.Context) {
 	said := ""
 	var seen map[string]*pki.Revocation
 	for {
-		now, changed := c.desired.next()
-		if now != nil && (seen == nil || !maps.Equal(seen, now.revoked)) { // whoever changes an entry makes another
-			seen = now.revoked
-			news, err := c.credentials.Revoke(now.revocations(), time.Now())
+		now, changed := c.mirror.Next()
+		if now != nil && (seen == nil || !maps.Equal(seen, now.Revoked)) { // whoever changes an entry makes another
+			seen = now.Revoked
+			news, err := c.credentials.Revoke(revocations(now), time.Now())
 			if len(news) > 0 {
 				c.hub.SetRevoked(c.credentials.Revoked(), news)
 				c.log.Warn("certificates are revoked: they are refused from now on", "number", len(news), "last", news[len(news)-1].What())
@@ -84,29 +77,29 @@ func (c *controller) revoke(ctx context.Context) {
 // of another authority.
 func (c *controller) keepRevoked(ctx context.Context, at time.Time) error {
 	known := c.credentials.Revoked()
-	stale := func(now *snapshot) (documents []store.Document, err error) {
+	stale := func(now *documents.Snapshot) (changed []store.Document, err error) {
 		for i := range known {
-			if r := &known[i]; now.revoked[r.Key()] == nil && at.Before(r.Ends) {
-				document, err := now.putRevoked(r)
+			if r := &known[i]; now.Revoked[r.Key()] == nil && at.Before(r.Ends) {
+				document, err := now.Put(documents.RevokedPrefix+r.Key(), r)
 				if err != nil {
 					return nil, err
 				}
-				documents = append(documents, document)
+				changed = append(changed, document)
 			}
 		}
-		for key, r := range now.revoked {
+		for key, r := range now.Revoked {
 			if !at.Before(r.Ends.Add(revokedGrace)) || c.credentials.Foreign(r) {
-				documents = append(documents, store.Document{Key: revokedPrefix + key, Revision: now.own[revokedPrefix+key]})
+				changed = append(changed, now.Delete(documents.RevokedPrefix+key))
 			}
 		}
-		return documents, nil
+		return changed, nil
 	}
-	if now := c.desired.now(); now == nil {
+	if now := c.mirror.Now(); now == nil {
 		return nil
-	} else if documents, err := stale(now); err != nil || len(documents) == 0 {
+	} else if changed, err := stale(now); err != nil || len(changed) == 0 {
 		return err
 	}
-	_, err := c.desired.commit(ctx, &recordedChange{}, stale)
+	_, err := c.writer.Commit(ctx, &documents.Change{}, stale)
 	return err
 }
 
@@ -117,7 +110,7 @@ func (f fleetOf) RevokeCertificate(ctx context.Context, r *ballastv1.RevokeCerti
 		return nil, 0, connect.NewError(connect.CodeInvalidArgument, err)
 	}
 	warnings := []string{fmt.Sprintf("%s: nobody accepts it from now on, and that cannot be taken back: its owner needs another one (`ballast ctl pki issue`)", entry.What())}
-	out := f.lockedOut(ctx, &entry, f.desired.now())
+	out := f.lockedOut(ctx, &entry, f.mirror.Now())
 	if len(out) > 0 && !r.LockOut {
 		return nil, 0, errLockOut(out)
 	}
@@ -144,14 +137,14 @@ func (f fleetOf) RevokeCertificate(ctx context.Context, r *ballastv1.RevokeCerti
 	if by, _ := api.CallerOf(ctx); by.Certificate != nil {
 		room -= revokedReserve
 	}
-	record := recordOf(ctx)
-	revision, err = f.desired.commit(ctx, record, func(now *snapshot) ([]store.Document, error) {
+	record := documents.ChangeBy(ctx)
+	revision, err = f.writer.Commit(ctx, record, func(now *documents.Snapshot) ([]store.Document, error) {
 		changes, record.Changes = nil, nil
-		before := now.revoked[entry.Key()]
+		before := now.Revoked[entry.Key()]
 		switch {
 		case before != nil && (entry.Serial != "" || !entry.At.After(before.At) && !before.At.After(entry.At.Add(clocksDiffer))):
 			return nil, nil
-		case before == nil && len(now.revoked) >= room:
+		case before == nil && len(now.Revoked) >= room:
 			return nil, connect.NewError(connect.CodeResourceExhausted, fmt.Errorf(
 				"the list of revoked certificates is full (%d): those that expire make room, and root on a controller's host (--instance) has room for %d in all: "+
 					"else make a new authority (\"Lost key\" in docs/run/operate.md)", room, pki.RevokedMax))
@@ -171,7 +164,7 @@ func (f fleetOf) RevokeCertificate(ctx context.Context, r *ballastv1.RevokeCerti
 		}
 		changes = append(changes, removed...)
 		record.Changes = changes
-		document, err := now.putRevoked(&entry)
+		document, err := now.Put(documents.RevokedPrefix+entry.Key(), &entry)
 		return []store.Document{document}, err
 	})
 	if err != nil {
@@ -223,7 +216,7 @@ func (f fleetOf) revocation(ctx context.Context, r *ballastv1.RevokeCertificateR
 }
 
 // lockedOut says who could do nothing about a revocation any more: whoever asks for it, or all controllers, as far as now, nil: unknown, tells.
-func (f fleetOf) lockedOut(ctx context.Context, r *pki.Revocation, now *snapshot) (out []string) {
+func (f fleetOf) lockedOut(ctx context.Context, r *pki.Revocation, now *documents.Snapshot) (out []string) {
 	by, _ := api.CallerOf(ctx)
 	if by.Certificate != nil && r.Covers(by.Certificate) {
 		out = append(out, fmt.Sprintf("it is the certificate that you use (%s)", by.Name))
@@ -235,14 +228,14 @@ func (f fleetOf) lockedOut(ctx context.Context, r *pki.Revocation, now *snapshot
 }
 
 // controllers are those that live, or while this one takes no part in that, those that the others have agreed on.
-func (f fleetOf) controllers(now *snapshot) (names []string) {
+func (f fleetOf) controllers(now *documents.Snapshot) (names []string) {
 	f.mutex.Lock()
 	defer f.mutex.Unlock()
 	for _, m := range f.live {
 		names = append(names, m.Name)
 	}
 	if len(names) == 0 && now != nil {
-		for _, m := range now.members.Members {
+		for _, m := range now.Controllers.Members {
 			names = append(names, m.Name)
 		}
 	}
@@ -250,7 +243,7 @@ func (f fleetOf) controllers(now *snapshot) (names []string) {
 }
 
 // left reports whether nodes accept a controller still, after a revocation and those that others have just asked for.
-func (f fleetOf) left(name string, r *pki.Revocation, now *snapshot) bool {
+func (f fleetOf) left(name string, r *pki.Revocation, now *documents.Snapshot) bool {
 	revokes := func(r *pki.Revocation) bool { return r.Name == name && (r.Serial == "" || r.Role == pki.Controller) }
 	if name == f.name {
 		revokes = func(r *pki.Revocation) bool { return r.Covers(f.credentials.Own()) }
@@ -261,7 +254,7 @@ func (f fleetOf) left(name string, r *pki.Revocation, now *snapshot) bool {
 	if now == nil {
 		return true
 	}
-	for _, other := range now.revoked {
+	for _, other := range now.Revoked {
 		if revokes(other) && (name == f.name || time.Since(other.At) < justRevoked) {
 			return false
 		}
@@ -275,7 +268,7 @@ func (f fleetOf) known(ctx context.Context, name string) bool {
 	if by, _ := api.CallerOf(ctx); name == f.name || by.Certificate != nil && by.Name == name {
 		return true
 	}
-	now := f.desired.now()
+	now := f.mirror.Now()
 	if now == nil {
 		return slices.Contains(f.controllers(now), name)
 	}
@@ -283,8 +276,8 @@ func (f fleetOf) known(ctx context.Context, name string) bool {
 	changes, _ := f.History(ctx)
 	return slices.ContainsFunc(nodes, func(n *ballastv1.NodeStatus) bool { return n.Name == name }) ||
 		slices.ContainsFunc(changes, func(c *ballastv1.FleetChange) bool { return c.Name == name }) ||
-		slices.ContainsFunc(now.nodes.Nodes, func(n model.Node) bool { return n.Name == name }) ||
-		slices.ContainsFunc(slices.Collect(maps.Values(now.services)), func(s *serviceDocument) bool {
+		slices.ContainsFunc(now.Nodes.Nodes, func(n model.Node) bool { return n.Name == name }) ||
+		slices.ContainsFunc(slices.Collect(maps.Values(now.Services)), func(s *documents.Service) bool {
 			return slices.ContainsFunc(s.Service.Servers, func(server model.Server) bool { return server.Name == name })
 		})
 }
@@ -304,8 +297,8 @@ func (f fleetOf) cutOff(r *pki.Revocation) (who []string) {
 
 // Revocations implements api.Desired.
 func (f fleetOf) Revocations(context.Context) ([]pki.Revocation, error) {
-	if f.desired.now() == nil {
-		return nil, errUnknown
+	if f.mirror.Now() == nil {
+		return nil, desired.ErrUnknown
 	}
 	return f.credentials.Revoked(), nil
 }

@@ -16,10 +16,13 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
+	"github.com/ballast-lb/ballast/internal/controller/desired/desiredtest"
+	"github.com/ballast-lb/ballast/internal/controller/documents"
 	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/nodeclient"
 	"github.com/ballast-lb/ballast/internal/pki"
 	"github.com/ballast-lb/ballast/internal/store"
+	"github.com/ballast-lb/ballast/internal/store/storetest"
 )
 
 // guardedNode is a node that takes revocations.
@@ -102,7 +105,7 @@ func certificate(t testing.TB, ca *fleettest.Authority, name string) *x509.Certi
 
 func TestARevokedNodeKnowsWhyNobodyTakesIt(t *testing.T) {
 	ca := fleettest.NewAuthority(t)
-	c := startController(t, ca, "c1", "127.0.0.1:0", newMemory(t), nil)
+	c := startController(t, ca, "c1", "127.0.0.1:0", storetest.Open(t), nil)
 	node := joinGuarded(t, ca.Issue(pki.Agent, "s1"), c)
 	node.connected(t, c)
 	if problem := node.streams.Problem(true); problem != "" {
@@ -117,7 +120,7 @@ func TestARevokedNodeKnowsWhyNobodyTakesIt(t *testing.T) {
 
 func TestANameThatNobodyIsKnownByIsAskedAbout(t *testing.T) {
 	ca := fleettest.NewAuthority(t)
-	c := startController(t, ca, "c1", "127.0.0.1:0", newMemory(t), nil)
+	c := startController(t, ca, "c1", "127.0.0.1:0", storetest.Open(t), nil)
 	operator := c.client(ca.Issue(pki.Ctl, "me"))
 	joinGuarded(t, ca.Issue(pki.Agent, "s1"), c).connected(t, c)
 	for name, known := range map[string]bool{"s1": true, "s1x": false} {
@@ -138,7 +141,7 @@ func TestANameThatNobodyIsKnownByIsAskedAbout(t *testing.T) {
 // second and others refused.
 func TestARevokedNodeIsCutAtOnceAndDoesNotComeBack(t *testing.T) {
 	ca := fleettest.NewAuthority(t)
-	s := newMemory(t)
+	s := storetest.Open(t)
 	c, other := startController(t, ca, "c1", "127.0.0.1:0", s, nil), startController(t, ca, "c2", "127.0.0.1:0", s, nil)
 	operator := c.client(ca.Issue(pki.Ctl, "me"))
 	revoked := 0
@@ -214,7 +217,7 @@ func renewed(t testing.TB, ca *fleettest.Authority, role pki.Role, name string) 
 // What a thief has of a controller leads nobody who has the list, also if it is the thief who tells first, and whatever.
 func TestARevokedControllerIsLeftByNodesAndBelievedNoMore(t *testing.T) {
 	ca := fleettest.NewAuthority(t)
-	s := newMemory(t)
+	s := storetest.Open(t)
 	c1, c2 := startController(t, ca, "c1", "127.0.0.1:0", s, nil), startController(t, ca, "c2", "127.0.0.1:0", s, nil)
 	lb := joinGuarded(t, ca.Issue(pki.LB, "lb1"), c1, c2)
 	lb.connected(t, c1, c2)
@@ -258,7 +261,7 @@ func TestARevokedControllerIsLeftByNodesAndBelievedNoMore(t *testing.T) {
 
 func TestNobodyLocksHimselfOutByMistake(t *testing.T) {
 	ca := fleettest.NewAuthority(t)
-	c := startController(t, ca, "c1", "127.0.0.1:0", newMemory(t), nil)
+	c := startController(t, ca, "c1", "127.0.0.1:0", storetest.Open(t), nil)
 	me := ca.Issue(pki.Ctl, "me")
 	operator := c.client(me)
 	foreign := fleettest.NewAuthority(t)
@@ -306,19 +309,19 @@ func TestNobodyLocksHimselfOutByMistake(t *testing.T) {
 // Promise: A controller that was cut off from the store during a revocation learns of it when it is back.
 func TestAControllerThatWasCutOffLearnsWhoWasRevoked(t *testing.T) {
 	ca := fleettest.NewAuthority(t)
-	s := newMemory(t)
-	way := &faultyStore{Store: s}
+	s := storetest.Open(t)
+	way := &desiredtest.FaultyStore{Store: s}
 	c, cutOff := startController(t, ca, "c1", "127.0.0.1:0", s, nil), startController(t, ca, "c2", "127.0.0.1:0", way, nil)
 	operator := ca.Issue(pki.Ctl, "me")
 	apply(t, cutOff.client(operator), fleettest.Service("web", 1))
 	thief := ca.Issue(pki.Agent, "s1")
 	stream := fleettest.Join(t, cutOff.address, thief)
-	way.set(true)
+	way.Set(true)
 	mustRevoke(t, c.client(operator), &ballastv1.RevokeCertificateRequest{Name: "s1"})
 	if list, err := cutOff.client(operator).ListRevocations(t.Context(), &ballastv1.ListRevocationsRequest{}); err != nil || len(list.Revocations) != 0 || list.Unconfirmed == "" {
 		t.Errorf("cut off: %v, %v", list, err)
 	}
-	way.set(false)
+	way.Set(false)
 	if why := stream.Ends(); !strings.Contains(why.Message(), "was revoked at") {
 		t.Errorf("the stream ends with %v", why)
 	}
@@ -327,7 +330,7 @@ func TestAControllerThatWasCutOffLearnsWhoWasRevoked(t *testing.T) {
 // Two at once, through two controllers: both are carried out. The same twice is done once.
 func TestRevocationsAtOnceAreAllCarriedOut(t *testing.T) {
 	ca := fleettest.NewAuthority(t)
-	s := newMemory(t)
+	s := storetest.Open(t)
 	controllers := []*running{startController(t, ca, "c1", "127.0.0.1:0", s, nil), startController(t, ca, "c2", "127.0.0.1:0", s, nil)}
 	me := ca.Issue(pki.Ctl, "me")
 	var all sync.WaitGroup
@@ -359,20 +362,20 @@ func TestRevocationsAtOnceAreAllCarriedOut(t *testing.T) {
 // fill has the store know n revocations.
 func fill(t testing.TB, s store.Store, n int) {
 	t.Helper()
-	var documents []store.Document
+	var stored []store.Document
 	for i := range n {
 		r := pki.Revocation{Serial: fmt.Sprintf("%040x", i+1), Name: fmt.Sprint("server-", i), Role: pki.Agent, At: time.Now(), Ends: time.Now().Add(time.Hour), Reason: "a test"}
 		value, err := json.Marshal(r)
 		fleettest.Require(t, err)
-		documents = append(documents, store.Document{Key: revokedPrefix + r.Key(), Value: value})
+		stored = append(stored, store.Document{Key: documents.RevokedPrefix + r.Key(), Value: value})
 	}
-	_, err := s.Commit(t.Context(), documents)
+	_, err := s.Commit(t.Context(), stored)
 	fleettest.Require(t, err)
 }
 
 func TestAFullListIsKnownToAllAndTakesNoMore(t *testing.T) {
 	ca := fleettest.NewAuthority(t)
-	s := newMemory(t)
+	s := storetest.Open(t)
 	fill(t, s, pki.RevokedMax)
 	c := startController(t, ca, "c1", "127.0.0.1:0", s, nil)
 	lb := joinGuarded(t, ca.Issue(pki.LB, "lb1"), c)
@@ -395,12 +398,12 @@ func TestAFullListIsKnownToAllAndTakesNoMore(t *testing.T) {
 // it still apply it, and these write it again.
 func TestRevocationsAreWrittenAgainIntoARestoredStoreAndExpireInIt(t *testing.T) {
 	ca := fleettest.NewAuthority(t)
-	s := newMemory(t)
+	s := storetest.Open(t)
 	credentials := ca.Issue(pki.Controller, "c1")
 	c := newController(Options{Store: s, Log: fleettest.Log(t)}, credentials, openedStore{Store: s}, "127.0.0.1:1")
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { c.desired.Follow(ctx) })
+	running.Go(func() { c.mirror.Follow(ctx) })
 	running.Go(func() { c.revoke(ctx) })
 	defer running.Wait()
 	defer cancel()
@@ -408,15 +411,15 @@ func TestRevocationsAreWrittenAgainIntoARestoredStoreAndExpireInIt(t *testing.T)
 	known := func(n int) {
 		t.Helper()
 		fleettest.Await(t, fmt.Sprintf("%d entries in the store", n), func() bool {
-			now := c.desired.now()
-			return now != nil && len(now.revoked) == n
+			now := c.mirror.Now()
+			return now != nil && len(now.Revoked) == n
 		})
 	}
 	known(2)
 	fleettest.Await(t, "the controller goes by them", func() bool { n, _ := credentials.RevokedCount(); return n == 2 })
-	now := c.desired.now()
-	key := revokedPrefix + "serial/" + fmt.Sprintf("%040x", 1)
-	_, err := s.Commit(ctx, []store.Document{{Key: key, Revision: now.own[key]}})
+	now := c.mirror.Now()
+	key := documents.RevokedPrefix + "serial/" + fmt.Sprintf("%040x", 1)
+	_, err := s.Commit(ctx, []store.Document{{Key: key, Revision: now.Revisions[key]}})
 	fleettest.Require(t, err)
 	known(1)
 	fleettest.Require(t, c.keepRevoked(ctx, time.Now()))
@@ -426,7 +429,7 @@ func TestRevocationsAreWrittenAgainIntoARestoredStoreAndExpireInIt(t *testing.T)
 	}
 	fleettest.Require(t, c.keepRevoked(ctx, time.Now().Add(time.Hour+revokedGrace)))
 	known(0)
-	if len(c.desired.now().history.Changes) != 0 {
+	if len(c.mirror.Now().History.Changes) != 0 {
 		t.Error("people find it in the history")
 	}
 }
@@ -437,7 +440,7 @@ func TestRevocationsAreWrittenAgainIntoARestoredStoreAndExpireInIt(t *testing.T)
 // Promise: The last controllers are not revoked without `--force`, also by two operators at once.
 func TestTwoOperatorsDoNotRevokeAllControllersByMistake(t *testing.T) {
 	ca := fleettest.NewAuthority(t)
-	s := newMemory(t)
+	s := storetest.Open(t)
 	c, other := startController(t, ca, "c1", "127.0.0.1:0", s, nil), startController(t, ca, "c2", "127.0.0.1:0", s, nil)
 	me := ca.Issue(pki.Ctl, "me")
 	fleettest.Await(t, "both live", func() bool {
@@ -474,7 +477,7 @@ func TestTwoOperatorsDoNotRevokeAllControllersByMistake(t *testing.T) {
 // Also held by TestAListThatMakesNoSenseIsTakenAsFarAsItDoes.
 func TestAThiefWhoFillsTheListCanBeRevoked(t *testing.T) {
 	ca := fleettest.NewAuthority(t)
-	s := newMemory(t)
+	s := storetest.Open(t)
 	fill(t, s, pki.RevokedMax-revokedReserve)
 	dir := t.TempDir()
 	c := startController(t, ca, "c1", "127.0.0.1:0", s, func(o *Options) { o.RunDir = dir })

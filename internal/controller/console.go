@@ -28,7 +28,7 @@ func listenForConsole(o *Options, credentials *pki.Credentials) (*console.Consol
 func (c *controller) view(ctx context.Context) console.View {
 	v := console.View{Role: string(pki.Controller), Name: c.name, Version: c.options.Version}
 	f := fleetOf{c}
-	fleet, revision, err := c.desired.Fleet()
+	fleet, revision, err := c.mirror.Fleet()
 	if err == nil {
 		v.Nodes, err = f.Nodes(ctx)
 	}

@@ -13,11 +13,12 @@ import (
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/pki"
+	"github.com/ballast-lb/ballast/internal/store/storetest"
 )
 
 func TestTheConsoleOfAControllerShowsChangesAndNoKeys(t *testing.T) {
 	ca, address := fleettest.NewAuthority(t), freeAddress(t)
-	c := startController(t, ca, "c1", "127.0.0.1:0", newMemory(t), func(o *Options) { o.Console = address })
+	c := startController(t, ca, "c1", "127.0.0.1:0", storetest.Open(t), func(o *Options) { o.Console = address })
 	operator := c.client(ca.Issue(pki.Ctl, "alice"))
 	apply(t, operator, fleettest.Service("web", 1, 2))
 	secret := []byte("a secret of a key that is long")[:16]
@@ -55,7 +56,7 @@ func TestTheConsoleOfAControllerShowsChangesAndNoKeys(t *testing.T) {
 func TestAConsoleThatEverybodyCouldReachNeedsACertificateOrAToken(t *testing.T) {
 	ca, address := fleettest.NewAuthority(t), freeAddress(t)
 	_, port, _ := strings.Cut(address, ":")
-	startController(t, ca, "c1", "127.0.0.1:0", newMemory(t), func(o *Options) { o.Console = ":" + port })
+	startController(t, ca, "c1", "127.0.0.1:0", storetest.Open(t), func(o *Options) { o.Console = ":" + port })
 	ask := func(client *http.Client, want int) {
 		t.Helper()
 		answer, err := client.Get("https://" + address + "/")

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/controller/desired"
+	"github.com/ballast-lb/ballast/internal/controller/documents"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
@@ -102,18 +104,18 @@ func (c *controller) judging(writes bool) {
 }
 
 func (c *controller) writeAll(ctx context.Context, unwell map[string]node.Unhealthy, ended map[serverOf]bool) error {
-	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, desired.WriteTimeout)
 	defer cancel()
 	ctx = api.WithCaller(ctx, api.Caller{Name: c.name, Role: string(pki.Controller)})
-	before := c.desired.now()
+	before := c.mirror.Now()
 	if len(unwell) > 0 {
-		if err := c.desired.SetHealth(ctx, unwell); err != nil {
+		if err := c.editor.SetHealth(ctx, unwell); err != nil {
 			return err
 		}
 		c.logHealth(before, unwell)
 	}
 	for server := range ended {
-		if err := c.desired.SwitchOff(ctx, server.service, server.id); err != nil {
+		if err := c.editor.SwitchOff(ctx, server.service, server.id); err != nil {
 			return err
 		}
 	}
@@ -121,11 +123,11 @@ func (c *controller) writeAll(ctx context.Context, unwell map[string]node.Unheal
 }
 
 // logHealth says who has fallen and who is back, and why.
-func (c *controller) logHealth(before *snapshot, unwell map[string]node.Unhealthy) {
+func (c *controller) logHealth(before *documents.Snapshot, unwell map[string]node.Unhealthy) {
 	for _, name := range slices.Sorted(maps.Keys(unwell)) {
 		was, is := &node.Unhealthy{}, unwell[name]
-		if before != nil && before.health[name] != nil {
-			was = before.health[name]
+		if before != nil && before.Health[name] != nil {
+			was = before.Health[name]
 		}
 		for _, s := range c.engine.Servers(name) {
 			id := s.Server.ID

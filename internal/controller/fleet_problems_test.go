@@ -11,11 +11,12 @@ import (
 	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
+	"github.com/ballast-lb/ballast/internal/store/storetest"
 )
 
 func TestTheStatusSaysWhatClientsNotice(t *testing.T) {
 	ca, dir := fleettest.NewAuthority(t), t.TempDir()
-	c := startController(t, ca, "c1", "127.0.0.1:0", newMemory(t), func(o *Options) { o.RunDir = dir })
+	c := startController(t, ca, "c1", "127.0.0.1:0", storetest.Open(t), func(o *Options) { o.RunDir = dir })
 	client := api.NewClient(api.SocketPath(dir, "c1"))
 	await := func(what string, wanted ...string) { // problems that begin so
 		t.Helper()
@@ -67,7 +68,7 @@ func TestTheStatusSaysWhatClientsNotice(t *testing.T) {
 // Promise: A controller names servers whose device drops packets that load balancers send there.
 func TestServersWhoseDeviceTakesLessThanIsSentAreNamed(t *testing.T) {
 	ca, dir := fleettest.NewAuthority(t), t.TempDir()
-	c := startController(t, ca, "c1", "127.0.0.1:0", newMemory(t), func(o *Options) { o.RunDir = dir })
+	c := startController(t, ca, "c1", "127.0.0.1:0", storetest.Open(t), func(o *Options) { o.RunDir = dir })
 	client := api.NewClient(api.SocketPath(dir, "c1"))
 	apply(t, client.Fleet(), fleettest.Service("web", 1, 2))
 	lb, agent := fleettest.Join(t, c.address, ca.Issue(pki.LB, "lb1")), fleettest.Join(t, c.address, ca.Issue(pki.Agent, "s1"))
@@ -112,7 +113,7 @@ func TestServersWhoseDeviceTakesLessThanIsSentAreNamed(t *testing.T) {
 // Promise: A controller names tunnels that are dropped on the way to servers whose agents are connected as one problem.
 func TestServersThatRunAndGetNoTunnelsAreOneProblem(t *testing.T) {
 	ca, dir := fleettest.NewAuthority(t), t.TempDir()
-	c := startController(t, ca, "c1", "127.0.0.1:0", newMemory(t), func(o *Options) { o.RunDir = dir })
+	c := startController(t, ca, "c1", "127.0.0.1:0", storetest.Open(t), func(o *Options) { o.RunDir = dir })
 	client := api.NewClient(api.SocketPath(dir, "c1"))
 	web := fleettest.Service("web", 1, 2, 3)
 	web.Service.Health = model.Health{Check: model.CheckTCP}

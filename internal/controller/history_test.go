@@ -14,6 +14,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/pki"
+	"github.com/ballast-lb/ballast/internal/store/storetest"
 )
 
 // lines is a log that a test reads.
@@ -42,7 +43,7 @@ func (l *lines) with(all ...string) (found []string) {
 
 func TestTheLogAndTheHistorySayWhoChangedWhat(t *testing.T) {
 	ca, dir, log := fleettest.NewAuthority(t), t.TempDir(), &lines{}
-	c := startController(t, ca, "c1", "127.0.0.1:0", newMemory(t), func(o *Options) {
+	c := startController(t, ca, "c1", "127.0.0.1:0", storetest.Open(t), func(o *Options) {
 		o.RunDir, o.Log = dir, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	})
 	alice, local := c.client(ca.Issue(pki.Ctl, "alice")), api.NewClient(api.SocketPath(dir, "c1")).Fleet()

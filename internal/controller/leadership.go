@@ -12,6 +12,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/algo/rendezvous"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/controller/documents"
 	"github.com/ballast-lb/ballast/internal/hub"
 	"github.com/ballast-lb/ballast/internal/pki"
 	"github.com/ballast-lb/ballast/internal/store"
@@ -23,6 +24,7 @@ import (
 
 // Implementation constants.
 const (
+	retryPause     = 200 * time.Millisecond
 	proposeTimeout = time.Second // of an attempt to replace the list: meanwhile nothing else is noticed
 	// settleTime is how long a new list is left alone: whoever wrote it may know of a controller that we are just about to hear of.
 	settleTime = 100 * time.Millisecond
@@ -52,13 +54,13 @@ func (l leadership) leaderOf(service string) string {
 }
 
 // decide returns what self leads: what falls to it by the list, if it is on the list as it is now and lives as far as it knows.
-func decide(self string, live []store.Member, current *snapshot) leadership {
+func decide(self string, live []store.Member, current *documents.Snapshot) leadership {
 	own := slices.IndexFunc(live, func(m store.Member) bool { return m.Name == self })
-	if own < 0 || current == nil || !slices.Contains(current.members.Members, storedMember{self, live[own].Term}) {
+	if own < 0 || current == nil || !slices.Contains(current.Controllers.Members, documents.Member{Name: self, Term: live[own].Term}) {
 		return leadership{}
 	}
-	l := leadership{term: current.own[membersKey]}
-	for _, member := range current.members.Members {
+	l := leadership{term: current.Revisions[documents.ControllersKey]}
+	for _, member := range current.Controllers.Members {
 		l.names = append(l.names, member.Name)
 	}
 	return l
@@ -73,9 +75,9 @@ func (c *controller) divide(ctx context.Context) {
 	var began time.Time // of the term
 	said := ""
 	for {
-		current, changed := c.desired.next()
-		if current != nil && current.own[membersKey] != term {
-			term, began = current.own[membersKey], time.Now()
+		current, changed := c.mirror.Next()
+		if current != nil && current.Revisions[documents.ControllersKey] != term {
+			term, began = current.Revisions[documents.ControllersKey], time.Now()
 		}
 		c.lead(decide(c.name, members, current))
 		var again <-chan time.Time
@@ -83,8 +85,8 @@ func (c *controller) divide(ctx context.Context) {
 			said = ""
 		} else if young := settleTime - time.Since(began); young > 0 {
 			again = time.After(young)
-		} else if err := c.desired.propose(ctx, c.name, members); err != nil && ctx.Err() == nil {
-			again = time.After(reloadPause)
+		} else if err := c.propose(ctx, c.name, members); err != nil && ctx.Err() == nil {
+			again = time.After(retryPause)
 			if text := err.Error(); text != said {
 				said = text
 				c.log.Warn("the list of controllers cannot be written: services may have no controller", "error", err)
@@ -175,7 +177,7 @@ func (c *controller) join(ctx context.Context) <-chan []store.Member {
 			c.log.Error("this controller cannot join the others yet, it leads nothing", "error", err)
 		}
 		select {
-		case <-time.After(reloadPause):
+		case <-time.After(retryPause):
 		case <-ctx.Done():
 			ended := make(chan []store.Member)
 			close(ended)
@@ -203,18 +205,20 @@ func (c *controller) lead(l leadership) {
 }
 
 // agreed reports whether the list in the store is that of those that live.
-func agreed(live []store.Member, current *snapshot) bool {
-	return current != nil && slices.EqualFunc(live, current.members.Members, func(m store.Member, stored storedMember) bool { return stored == (storedMember{m.Name, m.Term}) })
+func agreed(live []store.Member, current *documents.Snapshot) bool {
+	return current != nil && slices.EqualFunc(live, current.Controllers.Members, func(m store.Member, stored documents.Member) bool {
+		return stored == (documents.Member{Name: m.Name, Term: m.Term})
+	})
 }
 
 // propose replaces the list of controllers in the store by those that live.
-func (d *Desired) propose(ctx context.Context, self string, live []store.Member) error {
-	if d.now() == nil || !slices.ContainsFunc(live, func(m store.Member) bool { return m.Name == self }) {
+func (c *controller) propose(ctx context.Context, self string, live []store.Member) error {
+	if c.mirror.Now() == nil || !slices.ContainsFunc(live, func(m store.Member) bool { return m.Name == self }) {
 		return nil // who is not on the list of the living does not know it well
 	}
-	wanted := membersDocument{}
+	wanted := documents.Controllers{}
 	for _, member := range live {
-		wanted.Members = append(wanted.Members, storedMember{member.Name, member.Term})
+		wanted.Members = append(wanted.Members, documents.Member{Name: member.Name, Term: member.Term})
 	}
 	value, err := json.Marshal(wanted)
 	if err != nil {
@@ -222,10 +226,10 @@ func (d *Desired) propose(ctx context.Context, self string, live []store.Member)
 	}
 	ctx, cancel := context.WithTimeout(ctx, proposeTimeout)
 	defer cancel()
-	return d.update(ctx, func(now *snapshot) ([]store.Document, error) {
+	return c.writer.Update(ctx, func(now *documents.Snapshot) ([]store.Document, error) {
 		if agreed(live, now) {
 			return nil, nil
 		}
-		return []store.Document{{Key: membersKey, Value: value, Revision: now.own[membersKey]}}, nil
+		return []store.Document{{Key: documents.ControllersKey, Value: value, Revision: now.Revisions[documents.ControllersKey]}}, nil
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/hub"
 	"github.com/ballast-lb/ballast/internal/pki"
 	"github.com/ballast-lb/ballast/internal/store"
+	"github.com/ballast-lb/ballast/internal/store/storetest"
 )
 
 func TestControllersWhoseLeaseHasEndedAreListedAsLost(t *testing.T) {
@@ -25,7 +26,7 @@ func TestControllersWhoseLeaseHasEndedAreListedAsLost(t *testing.T) {
 // Promise: Two controllers with one certificate serve and lead the same services, and PROBLEMS, `status` and the
 // log name both addresses, unless `--public` gives them one.
 func TestControllersThatShareACertificateAreNamed(t *testing.T) {
-	s, ca := newMemory(t), fleettest.NewAuthority(t)
+	s, ca := storetest.Open(t), fleettest.NewAuthority(t)
 	one := startController(t, ca, "c1", "127.0.0.1:0", s, nil)
 	other := startController(t, ca, "c1", "127.0.0.1:0", s, nil)
 	third := startController(t, ca, "c2", "127.0.0.1:0", s, nil)

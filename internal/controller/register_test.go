@@ -24,6 +24,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
+	"github.com/ballast-lb/ballast/internal/controller/documents"
 	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/pki"
@@ -119,14 +120,14 @@ func (r *race) watch(s store.Store) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var watching sync.WaitGroup
 	watching.Go(func() {
-		have := newSnapshot()
+		have := documents.New()
 		for batch := range s.Watch(ctx, 0) {
 			for _, document := range batch.Documents {
-				if err := have.take(document, batch.Revision); err != nil {
+				if err := have.Take(document, batch.Revision); err != nil {
 					r.t.Error(err)
 				}
 			}
-			if fleet := have.fleet(); fleet.Validate() != nil {
+			if fleet := have.Fleet(); fleet.Validate() != nil {
 				r.t.Errorf("at revision %d the fleet contradicts itself: %v", batch.Revision, fleet.Validate())
 			}
 		}

@@ -11,11 +11,13 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/controller/documents"
 	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
 	"github.com/ballast-lb/ballast/internal/store"
 	"github.com/ballast-lb/ballast/internal/store/etcd"
+	"github.com/ballast-lb/ballast/internal/store/storetest"
 )
 
 // cluster is an etcd that controllers reach by ways that can be held, and that can be stopped and started from a copy.
@@ -178,11 +180,11 @@ func liveThroughARestore(t *testing.T, since int) {
 // Promise: A name that was revoked by a clock that is ahead can be revoked again when the clock is right.
 func TestARevocationFromTheFutureKeepsNobodyFromRevokingAgain(t *testing.T) {
 	ca := fleettest.NewAuthority(t)
-	s := newMemory(t)
+	s := storetest.Open(t)
 	r := pki.Revocation{Name: "a1", At: time.Now().Add(30 * 24 * time.Hour), Ends: time.Now().Add(365 * 24 * time.Hour)}
 	value, err := json.Marshal(r)
 	fleettest.Require(t, err)
-	_, err = s.Commit(t.Context(), []store.Document{{Key: revokedPrefix + r.Key(), Value: value}})
+	_, err = s.Commit(t.Context(), []store.Document{{Key: documents.RevokedPrefix + r.Key(), Value: value}})
 	fleettest.Require(t, err)
 	c := startController(t, ca, "c1", "127.0.0.1:0", s, nil)
 	mustRevoke(t, c.client(ca.Issue(pki.Ctl, "me")), &ballastv1.RevokeCertificateRequest{Name: "a1"})

@@ -16,6 +16,8 @@ import (
 	"github.com/ballast-lb/ballast/internal/algo/ring"
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/controller/desired"
+	"github.com/ballast-lb/ballast/internal/controller/documents"
 	"github.com/ballast-lb/ballast/internal/machine/replica"
 	"github.com/ballast-lb/ballast/internal/store"
 )
@@ -41,7 +43,7 @@ func (c *controller) keepRing(ctx context.Context) {
 	defer tick.Stop()
 	said := ""
 	for {
-		now, changed := c.desired.next()
+		now, changed := c.mirror.Next()
 		if now != nil {
 			err := c.ringNow(ctx, now)
 			if said != fmt.Sprint(err) && err != nil && ctx.Err() == nil {
@@ -68,15 +70,15 @@ func (c *controller) ringWake() {
 }
 
 // ringNow tells what is stored, and stores what follows from what nodes have said. They are told that when the store has delivered it.
-func (c *controller) ringNow(ctx context.Context, now *snapshot) error {
+func (c *controller) ringNow(ctx context.Context, now *documents.Snapshot) error {
 	value, starts, err := c.decideRing(now)
 	c.tellRing(now, starts)
 	if err != nil || value == nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, desired.WriteTimeout)
 	defer cancel()
-	revision, err := c.desired.store.Commit(ctx, []store.Document{{Key: ringKey, Value: value, Revision: now.own[ringKey]}})
+	revision, err := c.store.Commit(ctx, []store.Document{{Key: documents.RingKey, Value: value, Revision: now.Revisions[documents.RingKey]}})
 	if err != nil {
 		c.ring.mutex.Lock()
 		c.ring.who = nil // what was decided is not so
@@ -89,12 +91,12 @@ func (c *controller) ringNow(ctx context.Context, now *snapshot) error {
 	c.ring.mutex.Lock()
 	c.ring.revision = revision
 	c.ring.mutex.Unlock()
-	c.desired.await(ctx, revision)
+	c.mirror.Await(ctx, revision)
 	return nil
 }
 
 // decideRing returns the document that is to be stored, nil: it stays; and which syncs nodes are to lead.
-func (c *controller) decideRing(now *snapshot) (value []byte, starts map[string][]*ballastv1.ReplicaSync, err error) {
+func (c *controller) decideRing(now *documents.Snapshot) (value []byte, starts map[string][]*ballastv1.ReplicaSync, err error) {
 	k := &c.ring
 	k.mutex.Lock()
 	defer k.mutex.Unlock()
@@ -104,16 +106,16 @@ func (c *controller) decideRing(now *snapshot) (value []byte, starts map[string]
 	}
 	switch {
 	case k.who == nil:
-		k.who = replica.NewMembership(now.ring, time.Now())
-	case k.revision != now.own[ringKey]:
-		k.who.Reload(now.ring)
+		k.who = replica.NewMembership(now.Ring, time.Now())
+	case k.revision != now.Revisions[documents.RingKey]:
+		k.who.Reload(now.Ring)
 	}
-	k.revision = now.own[ringKey]
-	wanted, needed := now.replicas()
-	before := now.ring.Current()
+	k.revision = now.Revisions[documents.RingKey]
+	wanted, needed := now.Replicas()
+	before := now.Ring.Current()
 	if k.who.Step(time.Now(), replica.Wanted{On: needed, Chain: int(wanted.Chain)}, c.hub.ReplicaReports()) {
 		value, err = json.Marshal(k.who.Members)
-		c.logRing(&now.ring, &k.who.Members)
+		c.logRing(&now.Ring, &k.who.Members)
 	}
 	starts = map[string][]*ballastv1.ReplicaSync{}
 	if slices.Equal(before, k.who.Members.Current()) { // else nodes do not know the list that they are for
@@ -170,13 +172,13 @@ func nameOf(members *replica.Members, number uint16) string {
 }
 
 // tellRing has nodes told what is in the store.
-func (c *controller) tellRing(now *snapshot, starts map[string][]*ballastv1.ReplicaSync) {
-	members := &now.ring
+func (c *controller) tellRing(now *documents.Snapshot, starts map[string][]*ballastv1.ReplicaSync) {
+	members := &now.Ring
 	if len(members.Nodes) == 0 {
 		return
 	}
-	wanted, _ := now.replicas()
-	view := &ballastv1.ReplicaView{Revision: now.own[ringKey], Version: members.Ring.Version, Synced: members.Ring.Synced, Chain: uint32(members.Chain),
+	wanted, _ := now.Replicas()
+	view := &ballastv1.ReplicaView{Revision: now.Revisions[documents.RingKey], Version: members.Ring.Version, Synced: members.Ring.Synced, Chain: uint32(members.Chain),
 		IdleTimeout: durationpb.New(time.Duration(wanted.IdleTimeout)), Since: members.Ring.Since, Cancelled: members.Ring.Cancelled}
 	list := members.Current()
 	for i := range members.Nodes {
@@ -192,18 +194,16 @@ func (c *controller) tellRing(now *snapshot, starts map[string][]*ballastv1.Repl
 
 // DrainReplica keeps a load balancer off the ring, or lets it on again; see api.Desired.
 func (f fleetOf) DrainReplica(ctx context.Context, name string, off bool) (changes []string, revision uint64, err error) {
-	record := recordOf(ctx)
-	revision, err = f.desired.commit(ctx, record, func(now *snapshot) ([]store.Document, error) {
-		changes, record.Changes = nil, nil
-		members := now.ring
+	return f.writer.Record(ctx, func(now *documents.Snapshot) (changes []string, wanted []store.Document, err error) {
+		members := now.Ring
 		if members.Node(name) == nil {
-			return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("no load balancer %q has come to the ring: see `ballast ctl replica list`", name))
+			return nil, nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("no load balancer %q has come to the ring: see `ballast ctl replica list`", name))
 		}
 		if slices.Contains(members.Drained, name) == off {
-			return nil, nil
+			return nil, nil, nil
 		}
 		if err := mayLeave(&members, name); off && err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		members.Drained = slices.DeleteFunc(slices.Clone(members.Drained), func(other string) bool { return other == name })
 		what := "comes onto the ring again"
@@ -211,18 +211,9 @@ func (f fleetOf) DrainReplica(ctx context.Context, name string, off bool) (chang
 			members.Drained, what = append(members.Drained, name), "leaves the ring"
 			slices.Sort(members.Drained)
 		}
-		value, err := json.Marshal(members)
-		changes = []string{fmt.Sprintf("replicas: %s %s", name, what)}
-		record.Changes = changes
-		return []store.Document{{Key: ringKey, Value: value, Revision: now.own[ringKey]}}, err
+		document, err := now.Put(documents.RingKey, members)
+		return []string{fmt.Sprintf("replicas: %s %s", name, what)}, []store.Document{document}, err
 	})
-	if err != nil {
-		return nil, 0, err
-	}
-	if len(changes) > 0 {
-		f.log.Info("changed", "by", record.By, "revision", revision, "changes", changes)
-	}
-	return changes, revision, nil
 }
 
 // mayLeave refuses what would leave chains that lose their entries when one more load balancer fails.
@@ -245,27 +236,27 @@ func mayLeave(members *replica.Members, name string) error {
 
 // forgetReplica gives up the number of a load balancer that is not on the ring.
 func (c *controller) forgetReplica(ctx context.Context, name string) error {
-	return c.desired.update(ctx, func(now *snapshot) ([]store.Document, error) {
-		members := now.ring
+	return c.writer.Update(ctx, func(now *documents.Snapshot) ([]store.Document, error) {
+		members := now.Ring
 		node := members.Node(name)
 		if node == nil || slices.ContainsFunc(members.Ring.Lists, func(list ring.List) bool { _, on := list.Find(node.Number); return on }) {
 			return nil, nil
 		}
 		members.Nodes = slices.DeleteFunc(slices.Clone(members.Nodes), func(n replica.PeerNode) bool { return n.Name == name })
 		members.Drained = slices.DeleteFunc(slices.Clone(members.Drained), func(other string) bool { return other == name })
-		value, err := json.Marshal(members)
-		return []store.Document{{Key: ringKey, Value: value, Revision: now.own[ringKey]}}, err
+		document, err := now.Put(documents.RingKey, members)
+		return []store.Document{document}, err
 	})
 }
 
 // Replicas tells of the ring; see api.Desired.
 func (f fleetOf) Replicas(context.Context) (*ballastv1.ListReplicasResponse, error) {
-	now := f.desired.now()
+	now := f.mirror.Now()
 	if now == nil {
-		return nil, errUnknown
+		return nil, desired.ErrUnknown
 	}
-	wanted, needed := now.replicas()
-	members := &now.ring
+	wanted, needed := now.Replicas()
+	members := &now.Ring
 	answer := &ballastv1.ListReplicasResponse{Needed: needed, Replicas: api.ReplicasToProto(&wanted), Version: members.Ring.Version,
 		Synced: members.Ring.Synced, Lost: uint32(members.Ring.Lost), Phase: "none"}
 	f.mutex.Lock()

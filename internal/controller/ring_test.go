@@ -15,10 +15,13 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/controller/desired/desiredtest"
+	"github.com/ballast-lb/ballast/internal/controller/documents"
 	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
 	"github.com/ballast-lb/ballast/internal/store"
+	"github.com/ballast-lb/ballast/internal/store/storetest"
 )
 
 // ringFleet is two controllers with a store, and load balancers that do what they are told about the ring, in a bubble.
@@ -38,6 +41,11 @@ type ringMember struct {
 	power       bool
 }
 
+// stateOf is what a controller knows and changes.
+func stateOf(c *controller) desiredtest.State {
+	return desiredtest.State{Mirror: c.mirror, Writer: c.writer, Editor: c.editor, Ager: c.ager}
+}
+
 func newRingFleet(t *testing.T, s store.Store, lbs ...string) *ringFleet {
 	f := &ringFleet{t: t, ca: fleettest.NewAuthority(t), controllers: map[string]*controller{}, stop: map[string]func(){}, dial: map[string]func() net.Conn{}, members: map[string]*ringMember{}}
 	for _, name := range []string{"c1", "c2"} {
@@ -51,7 +59,7 @@ func newRingFleet(t *testing.T, s store.Store, lbs ...string) *ringFleet {
 	time.Sleep(10 * time.Second)
 	service := fleettest.Service("dns", 1, 2)
 	service.Service.Protocol, service.Service.Affinity, service.Service.Fallback = model.ProtocolUDP, model.AffinityReplicated, model.FallbackHash
-	change(t, f.controllers["c1"].desired, addService(service))
+	desiredtest.Change(t, stateOf(f.controllers["c1"]), desiredtest.AddService(service))
 	return f
 }
 
@@ -126,7 +134,7 @@ func (f *ringFleet) expect(c *controller, names ...string) *ballastv1.ListReplic
 
 func TestTheRingFollowsWhoLivesWhicheverControllerLeads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newRingFleet(t, newMemory(t), "lb1", "lb2", "lb3", "lb4")
+		f := newRingFleet(t, storetest.Open(t), "lb1", "lb2", "lb3", "lb4")
 		f.run(5 * time.Second)
 		lead := f.leader()
 		ring := f.expect(f.controllers[lead], "lb1", "lb2", "lb3", "lb4")
@@ -157,10 +165,10 @@ func TestTheRingFollowsWhoLivesWhicheverControllerLeads(t *testing.T) {
 // TestOfWhatComesFasterThanItIsTakenTheNewestIsTaken.
 func TestOneLoadBalancerCannotMakeMoreThanAFewVersionsOfTheRing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newRingFleet(t, newMemory(t), "lb1", "lb2", "lb3", "lb4")
+		f := newRingFleet(t, storetest.Open(t), "lb1", "lb2", "lb3", "lb4")
 		f.run(5 * time.Second)
 		lead := f.controllers[f.leader()]
-		before, said := f.expect(lead, "lb1", "lb2", "lb3", "lb4").Version, lead.desired.now().own[ringKey]
+		before, said := f.expect(lead, "lb1", "lb2", "lb3", "lb4").Version, lead.mirror.Now().Revisions[documents.RingKey]
 		forger := f.members["lb4"]
 		for n := range 50 * 20 {
 			forger.incarnation++
@@ -176,15 +184,15 @@ func TestOneLoadBalancerCannotMakeMoreThanAFewVersionsOfTheRing(t *testing.T) {
 			synctest.Wait()
 		}
 		now := f.expect(lead, "lb1", "lb2", "lb3")
-		if versions, documents := now.Version-before, lead.desired.now().own[ringKey]-said; versions > 3 || documents > 12 {
-			t.Errorf("%d versions, the store has had %d changes", versions, documents)
+		if versions, changes := now.Version-before, lead.mirror.Now().Revisions[documents.RingKey]-said; versions > 3 || changes > 12 {
+			t.Errorf("%d versions, the store has had %d changes", versions, changes)
 		}
 	})
 }
 
 func TestOperatorsTakeLoadBalancersOffTheRingAsLongAsOneMayFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newRingFleet(t, newMemory(t), "lb1", "lb2", "lb3", "lb4")
+		f := newRingFleet(t, storetest.Open(t), "lb1", "lb2", "lb3", "lb4")
 		f.run(5 * time.Second)
 		one, other := fleetOf{f.controllers["c1"]}, fleetOf{f.controllers["c2"]}
 		drain := func(by fleetOf, name string, off bool) ([]string, error) {
@@ -226,18 +234,18 @@ type refusingStore struct {
 	refuses atomic.Bool
 }
 
-func (s *refusingStore) Commit(ctx context.Context, documents []store.Document) (uint64, error) {
+func (s *refusingStore) Commit(ctx context.Context, stored []store.Document) (uint64, error) {
 	if s.refuses.Load() {
 		return 0, errors.New("no quorum")
 	}
-	return s.Store.Commit(ctx, documents)
+	return s.Store.Commit(ctx, stored)
 }
 
 // Promise: While no controller can write to the store and a load balancer of the ring has failed, packets that
 // must ask it are dropped, and connections that the others know are kept.
 func TestTheRingStaysWhileTheStoreRefusesAndFollowsThen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &refusingStore{Store: newMemory(t)}
+		s := &refusingStore{Store: storetest.Open(t)}
 		f := newRingFleet(t, s, "lb1", "lb2", "lb3", "lb4")
 		f.run(5 * time.Second)
 		c := f.controllers[f.leader()]
@@ -257,10 +265,10 @@ func TestTheRingStaysWhileTheStoreRefusesAndFollowsThen(t *testing.T) {
 // A controller that has just started has heard of nobody: who waits for a drain must not take that for its end.
 func TestWhoLeavesTheRingIsDrainingAlsoForAControllerThatHearsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newRingFleet(t, newMemory(t), "lb1", "lb2", "lb3", "lb4")
+		f := newRingFleet(t, storetest.Open(t), "lb1", "lb2", "lb3", "lb4")
 		f.run(5 * time.Second)
 		c := f.controllers["c1"]
-		members := c.desired.now().ring
+		members := c.mirror.Now().Ring
 		node := members.Nodes[0]
 		node.Name = "unheard"
 		for _, expected := range []string{"lost", "draining"} {
@@ -278,7 +286,7 @@ func TestWhoLeavesTheRingIsDrainingAlsoForAControllerThatHearsNothing(t *testing
 
 func TestALoadBalancerThatIsForgottenGivesItsNumberBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newRingFleet(t, newMemory(t), "lb1", "lb2", "lb3", "lb4")
+		f := newRingFleet(t, storetest.Open(t), "lb1", "lb2", "lb3", "lb4")
 		f.run(5 * time.Second)
 		f.members["lb3"].power = false
 		f.members["lb3"].stop()
@@ -300,8 +308,8 @@ func TestALoadBalancerThatIsForgottenGivesItsNumberBack(t *testing.T) {
 
 func TestWithoutReplicatedServicesThereIsNoRing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newRingFleet(t, newMemory(t), "lb1", "lb2")
-		change(t, f.controllers["c1"].desired, func(fleet *model.Fleet) { fleet.Services = nil })
+		f := newRingFleet(t, storetest.Open(t), "lb1", "lb2")
+		desiredtest.Change(t, stateOf(f.controllers["c1"]), func(fleet *model.Fleet) { fleet.Services = nil })
 		f.run(3 * time.Second)
 		c := f.controllers[f.leader()]
 		ring, err := fleetOf{c}.Replicas(t.Context())
@@ -310,7 +318,7 @@ func TestWithoutReplicatedServicesThereIsNoRing(t *testing.T) {
 		}
 		service := fleettest.Service("web", 1)
 		service.Service.Fallback = model.FallbackReplicated
-		change(t, c.desired, addService(service))
+		desiredtest.Change(t, stateOf(c), desiredtest.AddService(service))
 		f.run(3 * time.Second)
 		ring, err = fleetOf{c}.Replicas(t.Context())
 		if err != nil || !ring.Needed || ring.Version != 0 || len(ring.Problems) != 1 || !strings.Contains(ring.Problems[0], fmt.Sprintf("chains of %d need %d", model.DefaultChain, model.DefaultChain+1)) {

@@ -16,6 +16,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
+	"github.com/ballast-lb/ballast/internal/controller/desired"
 	"github.com/ballast-lb/ballast/internal/daemon/listen"
 	"github.com/ballast-lb/ballast/internal/hub"
 	"github.com/ballast-lb/ballast/internal/machine/filtered"
@@ -89,7 +90,7 @@ func (c *controller) localRoutes() *api.Server {
 
 // obstacles are what keeps this controller from its work, empty: it is ready. Nodes that it has told something go on without it.
 func (c *controller) obstacles() (found []string) {
-	if why := c.desired.Unknown(); why != "" {
+	if why := c.mirror.Unknown(); why != "" {
 		found = append(found, why)
 	}
 	if c.credentials.OwnRevoked() != nil {
@@ -109,7 +110,7 @@ func (c *controller) lives() bool {
 }
 
 func (c *controller) status() Status {
-	now, stops := c.desired.now(), c.obstacles()
+	now, stops := c.mirror.Now(), c.obstacles()
 	c.mutex.Lock()
 	leads, live := c.leads, c.live
 	c.mutex.Unlock()
@@ -118,8 +119,8 @@ func (c *controller) status() Status {
 		Controllers: leads.names, Nodes: len(c.hub.Nodes()), Problems: slices.Concat(stops, c.problems(), contested(live), c.fleetProblems()),
 	}
 	if now != nil {
-		s.Revision, s.Services, s.Generation = now.revision, len(now.services), now.revision
-		for name := range now.services {
+		s.Revision, s.Services, s.Generation = now.Revision, len(now.Services), now.Revision
+		for name := range now.Services {
 			if leads.of(c.name, name) {
 				s.Leads++
 			}
@@ -131,18 +132,18 @@ func (c *controller) status() Status {
 // problems are what operators should know of this controller.
 func (c *controller) problems() []string {
 	problems := c.credentials.Warnings(time.Now())
-	if c.desired.Restored() {
-		problems = append(problems, storeRestored)
+	if c.mirror.Restored() {
+		problems = append(problems, desired.RestoredProblem)
 	}
 	if problem := roomProblem(c.options.DataDir, roomLeast); problem != "" {
 		problems = append(problems, problem)
 	}
-	problems = append(problems, c.ticketProblems(c.desired.now())...)
+	problems = append(problems, c.ticketProblems(c.mirror.Now())...)
 	if c.peers.cluster != nil {
 		problems = append(problems, c.peers.cluster.PeerCondition().Problems()...)
 		problems = append(problems, c.revokedMembers()...)
 	}
-	if err := c.desired.Broken(); err != nil {
+	if err := c.mirror.Broken(); err != nil {
 		problems = append(problems, fmt.Sprintf("the fleet in the store contradicts itself: nodes are sent nothing new until it is changed: %v", err))
 	}
 	return problems
@@ -150,7 +151,7 @@ func (c *controller) problems() []string {
 
 // fleetProblems are what clients notice, whatever each node says of itself.
 func (c *controller) fleetProblems() (problems []string) {
-	fleet, _, err := c.desired.Fleet()
+	fleet, _, err := c.mirror.Fleet()
 	if err != nil || len(fleet.Services) == 0 {
 		return nil
 	}
@@ -192,27 +193,27 @@ func (c *controller) fleetProblems() (problems []string) {
 type fleetOf struct{ *controller }
 
 func (f fleetOf) Fleet(ctx context.Context) (model.Fleet, uint64, error) {
-	if _, _, err := f.desired.known(ctx); err != nil {
+	if _, _, err := f.mirror.Known(ctx); err != nil {
 		return model.Fleet{}, 0, err
 	}
-	return f.desired.Fleet()
+	return f.mirror.Fleet()
 }
 
-func (f fleetOf) Newest(ctx context.Context) (uint64, error) { return f.desired.Newest(ctx) }
+func (f fleetOf) Newest(ctx context.Context) (uint64, error) { return f.writer.Newest(ctx) }
 
 func (f fleetOf) History(context.Context) (list []*ballastv1.FleetChange, err error) {
-	now := f.desired.now()
+	now := f.mirror.Now()
 	if now == nil {
-		return nil, errUnknown
+		return nil, desired.ErrUnknown
 	}
-	for _, c := range now.history.Changes {
+	for _, c := range now.History.Changes {
 		list = append(list, &ballastv1.FleetChange{Time: timestamppb.New(c.Time), Name: c.By.Name, Role: c.By.Role, Address: c.By.Address, Changes: c.Changes})
 	}
 	return list, nil
 }
 
 func (f fleetOf) Change(ctx context.Context, dryRun bool, edit node.Edit) ([]string, uint64, error) {
-	return f.desired.Change(ctx, dryRun, func(next *node.Node) error {
+	return f.editor.Change(ctx, dryRun, func(next *node.Node) error {
 		before := vipsOf(&next.Running)
 		if err := edit(next); err != nil {
 			return err
@@ -222,7 +223,7 @@ func (f fleetOf) Change(ctx context.Context, dryRun bool, edit node.Edit) ([]str
 }
 
 func (f fleetOf) Forget(ctx context.Context, service, server string) ([]string, uint64, error) {
-	return f.desired.Forget(ctx, service, server)
+	return f.editor.Forget(ctx, service, server)
 }
 
 func (f fleetOf) Servers(_ context.Context, service string) ([]*ballastv1.ServerStatus, error) {
@@ -260,9 +261,9 @@ func (f fleetOf) Nodes(context.Context) ([]*ballastv1.NodeStatus, error) {
 		live = append(live, store.Member{Name: f.name, Address: f.address, Version: f.options.Version})
 		slices.SortFunc(live, func(a, b store.Member) int { return cmp.Compare(a.Name, b.Name) })
 	}
-	now := f.desired.now()
+	now := f.mirror.Now()
 	if now == nil {
-		return nil, errUnknown
+		return nil, desired.ErrUnknown
 	}
 	var nodes []*ballastv1.NodeStatus
 	for _, member := range live {
@@ -270,7 +271,7 @@ func (f fleetOf) Nodes(context.Context) ([]*ballastv1.NodeStatus, error) {
 			Ready: "yes", LastSeen: timestamppb.Now()} // it keeps its lease
 		switch {
 		case member.Name == f.name:
-			status.Since, status.Revision = timestamppb.New(f.began), now.revision
+			status.Since, status.Revision = timestamppb.New(f.began), now.Revision
 			status.Problems = append(stops, f.problems()...)
 			if len(stops) > 0 {
 				status.Ready = "no"
@@ -280,7 +281,7 @@ func (f fleetOf) Nodes(context.Context) ([]*ballastv1.NodeStatus, error) {
 			status.Problems = []string{fmt.Sprintf("as last known: %s, which was asked, hears nothing of the store", f.name)}
 		}
 		status.Problems = append(status.Problems, contested([]store.Member{member})...)
-		for name := range now.services {
+		for name := range now.Services {
 			if leads.of(member.Name, name) {
 				status.Services = append(status.Services, name)
 			}
@@ -360,11 +361,11 @@ func (c *controller) Collect(out chan<- prometheus.Metric) {
 		gauge(storeBehind, float64(store.Behind))
 		out <- prometheus.MustNewConstMetric(storeForged, prometheus.CounterValue, float64(store.Forged))
 	}
-	if now := c.desired.now(); now != nil {
-		gauge(ringVersion, float64(now.ring.Ring.Version))
-		gauge(ringSynced, float64(now.ring.Ring.Synced))
-		gauge(ringSize, float64(len(now.ring.Current())))
-		out <- prometheus.MustNewConstMetric(ringLost, prometheus.CounterValue, float64(now.ring.Ring.Lost))
+	if now := c.mirror.Now(); now != nil {
+		gauge(ringVersion, float64(now.Ring.Ring.Version))
+		gauge(ringSynced, float64(now.Ring.Ring.Synced))
+		gauge(ringSize, float64(len(now.Ring.Current())))
+		out <- prometheus.MustNewConstMetric(ringLost, prometheus.CounterValue, float64(now.Ring.Ring.Lost))
 	}
 }
 

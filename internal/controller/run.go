@@ -17,6 +17,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/controller/desired"
 	"github.com/ballast-lb/ballast/internal/daemon/console"
 	"github.com/ballast-lb/ballast/internal/daemon/readiness"
 	"github.com/ballast-lb/ballast/internal/daemon/systemd"
@@ -59,9 +60,8 @@ type Options struct {
 
 // Implementation constants.
 const (
-	agePeriod    = time.Minute
-	keepAlive    = 30 * time.Second // of connections between stores, as etcd has it
-	writeTimeout = 5 * time.Second
+	agePeriod = time.Minute
+	keepAlive = 30 * time.Second // of connections between stores, as etcd has it
 )
 
 // controller is the process.
@@ -72,7 +72,10 @@ type controller struct {
 	log         *slog.Logger
 	credentials *pki.Credentials
 	store       store.Store
-	desired     *Desired
+	mirror      *desired.Mirror
+	writer      *desired.Writer
+	editor      desired.Editor
+	ager        *desired.Ager
 	hub         *hub.Hub
 	refusals    *hub.Refusals // of its ports
 	engine      *engine.Engine
@@ -183,7 +186,9 @@ func openStore(ctx context.Context, o *Options, credentials *pki.Credentials, ad
 func newController(o Options, credentials *pki.Credentials, s openedStore, address string) *controller {
 	c := &controller{options: o, name: credentials.Identity().Name, address: address, log: o.Log, credentials: credentials,
 		store: s.Store, peers: peers{cluster: s.cluster, shown: s.shown}, began: time.Now()}
-	c.desired = NewDesired(s.Store, o.Timing, o.Log)
+	c.mirror = desired.NewMirror(s.Store, o.Log)
+	c.writer = desired.NewWriter(c.mirror)
+	c.editor, c.ager = desired.NewEditor(c.writer), desired.NewAger(c.writer, o.Timing)
 	c.tickets.settle = cmp.Or(o.TicketSettle, rotation.TicketSettle)
 	c.findings.wake, c.joined, c.ring.wake = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
 	c.engine = engine.New(engine.Options{
@@ -197,7 +202,7 @@ func newController(o Options, credentials *pki.Credentials, s openedStore, addre
 	})
 	c.hub = hub.New(hub.Options{Name: c.name, Version: o.Version, Reports: c.engine, Limits: o.Limits, Log: o.Log,
 		Changed: c.nodesChanged, Replicated: c.ringWake, Credentials: credentials,
-		Newest: c.desired.Newest})
+		Newest: c.writer.Newest})
 	c.hub.SetJudging(false) // before it leads
 	return c
 }
@@ -226,7 +231,7 @@ func (c *controller) run(ctx context.Context, ports *ports, cancel context.Cance
 	var running sync.WaitGroup
 	defer running.Wait()
 	running.Go(func() { c.credentials.Watch(ctx, c.log) })
-	for _, job := range []func(context.Context){c.desired.Follow, c.spread, c.revoke, c.takePart, c.engine.Run, c.write, c.age, c.remember, c.keepRing, c.keepTickets} {
+	for _, job := range []func(context.Context){c.mirror.Follow, c.publish, c.revoke, c.takePart, c.engine.Run, c.write, c.age, c.remember, c.keepRing, c.keepTickets} {
 		running.Go(func() { job(ctx) })
 	}
 	if c.console = ports.console; c.console != nil {
@@ -255,23 +260,12 @@ func (c *controller) run(ctx context.Context, ports *ports, cancel context.Cance
 	}
 }
 
-// spread gives every new state to those who work with it.
-func (c *controller) spread(ctx context.Context) {
-	for {
-		view, changed := c.desired.View()
-		if view != nil {
-			if view.Skipped, view.Whole = c.desired.show(view.Revision); view.Whole {
-				view.CompareAll() // revisions may mean other things now
-			}
-			c.engine.SetState(view)
-			c.hub.SetState(view)
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return
-		}
-	}
+// publish gives every new state to those who work with it.
+func (c *controller) publish(ctx context.Context) {
+	c.mirror.Publish(ctx, func(view *engine.View) {
+		c.engine.SetState(view)
+		c.hub.SetState(view)
+	})
 }
 
 // leadsService reports whether this controller leads a service now.
@@ -290,7 +284,7 @@ func (c *controller) age(ctx context.Context) {
 		select {
 		case now := <-tick.C:
 			blind := len(c.hub.LoadBalancers()) == 0
-			err := c.desired.Age(ctx, now, c.leadsService, func(service string, id uint16) uint64 {
+			err := c.ager.Age(ctx, now, c.leadsService, func(service string, id uint16) uint64 {
 				if blind {
 					return uint64(now.UnixNano())
 				}

@@ -22,6 +22,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
+	"github.com/ballast-lb/ballast/internal/controller/desired/desiredtest"
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/machine/node"
@@ -101,7 +102,7 @@ func apply(t testing.TB, client ballastv1connect.FleetClient, views ...engine.Se
 // Promise: An agent that is cut off from all controllers marks and restores; its reports, and changes of keys and
 // servers, are missing meanwhile.
 func TestNodesResynchroniseAfterEveryKindOfGap(t *testing.T) {
-	ca, s := fleettest.NewAuthority(t), &faultyStore{Store: newMemory(t)}
+	ca, s := fleettest.NewAuthority(t), &desiredtest.FaultyStore{Store: storetest.Open(t)}
 	operator := ca.Issue(pki.Ctl, "me")
 	c := startController(t, ca, "c1", freeAddress(t), s, nil)
 	lb := joinAll(t, ca.Issue(pki.LB, "lb1"), c)
@@ -111,22 +112,22 @@ func TestNodesResynchroniseAfterEveryKindOfGap(t *testing.T) {
 	fleettest.Await(t, "the agent knows its own", func() bool { return agent.has(map[string]int{"web": 2}) })
 
 	// The store goes, is changed by somebody else, and comes back.
-	other := following(t, s.Store)
-	s.set(true)
-	change(t, other, removeServer("web", 1))
+	other := desiredtest.Following(t, s.Store)
+	s.Set(true)
+	desiredtest.Change(t, other, desiredtest.RemoveServer("web", 1))
 	if _, err := c.client(operator).RemoveService(t.Context(), &ballastv1.RemoveServiceRequest{Service: "web"}); connect.CodeOf(err) != connect.CodeUnavailable {
 		t.Errorf("a change without a store: %v", err)
 	}
 	if !lb.has(map[string]int{"web": 2, "mail": 1}) || len(lb.joined.Connected()) != 1 {
 		t.Error("without the store the load balancer lost something")
 	}
-	s.set(false)
+	s.Set(false)
 	fleettest.Await(t, "the load balancer knows what was missed", func() bool { return lb.has(map[string]int{"web": 1, "mail": 1}) })
 
 	// The controller goes, the fleet is changed, and another life of it comes.
 	c.stop()
 	fleettest.Await(t, "the load balancer notices", func() bool { return len(lb.joined.Connected()) == 0 })
-	change(t, other, func(f *model.Fleet) {
+	desiredtest.Change(t, other, func(f *model.Fleet) {
 		fresh := fleettest.Service("new", 2)
 		fresh.Service.Ports = []uint16{81}
 		f.Services = append(f.Services, fresh.Service)
@@ -139,9 +140,9 @@ func TestNodesResynchroniseAfterEveryKindOfGap(t *testing.T) {
 	fleettest.Await(t, "the agent knows what was missed", func() bool { return agent.has(map[string]int{"web": 1, "new": 1}) })
 
 	// The stream is cut in the midst of changes.
-	change(t, other, removeServer("web", 2))
+	desiredtest.Change(t, other, desiredtest.RemoveServer("web", 2))
 	lb.joined.Rejoin()
-	change(t, other, func(f *model.Fleet) {
+	desiredtest.Change(t, other, func(f *model.Fleet) {
 		web := f.Service("web")
 		web.Servers = append(web.Servers, fleettest.Service("", 5, 6).Service.Servers...)
 	})
@@ -172,7 +173,7 @@ func report(agents []*fleetNode, lb *fleetNode, services []engine.ServiceView) {
 // Also held by TestWhoTakesOverKnowsEverythingAlready and TestLosingControllersBreaksNothing.
 func TestControllersDivideTheServicesAndTakeOverFromOneThatIsGone(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T) store.Store{
-		"memory": func(t *testing.T) store.Store { return newMemory(t) },
+		"memory": func(t *testing.T) store.Store { return storetest.Open(t) },
 		"etcd": func(t *testing.T) store.Store {
 			s, err := etcd.Embed(t.Context(), etcd.EmbedOptions{DataDir: t.TempDir(), Log: fleettest.Log(t)})
 			fleettest.Require(t, err)
@@ -255,7 +256,7 @@ func testTakeOver(t *testing.T, s store.Store) {
 }
 
 func TestServersThatFailChecksGetNoNewConnectionsAndAreBackWhenTheyAnswer(t *testing.T) {
-	ca, s := fleettest.NewAuthority(t), newMemory(t)
+	ca, s := fleettest.NewAuthority(t), storetest.Open(t)
 	c := startController(t, ca, "c1", freeAddress(t), s, nil)
 	operator := ca.Issue(pki.Ctl, "me")
 	web := fleettest.Service("web", 1, 2)
@@ -301,7 +302,7 @@ func TestServersThatFailChecksGetNoNewConnectionsAndAreBackWhenTheyAnswer(t *tes
 // Also held by TestDrainedServersKeepTheirConnectionsUntilTheyEndOrTheDeadline.
 func TestADrainedServerIsOffAfterItsDeadline(t *testing.T) {
 	ca := fleettest.NewAuthority(t)
-	c := startController(t, ca, "c1", "127.0.0.1:0", newMemory(t), nil)
+	c := startController(t, ca, "c1", "127.0.0.1:0", storetest.Open(t), nil)
 	client := c.client(ca.Issue(pki.Ctl, "me"))
 	apply(t, client, fleettest.Service("web", 1, 2))
 	lb := joinAll(t, ca.Issue(pki.LB, "lb1"), c)
@@ -323,7 +324,7 @@ func TestADrainedServerIsOffAfterItsDeadline(t *testing.T) {
 // Promise: Nodes cannot change the fleet: the fleet API is for the roles `ctl` and `controller`.
 func TestOnlyOperatorsUseTheFleetAPI(t *testing.T) {
 	ca := fleettest.NewAuthority(t)
-	c := startController(t, ca, "c1", "127.0.0.1:0", newMemory(t), nil)
+	c := startController(t, ca, "c1", "127.0.0.1:0", storetest.Open(t), nil)
 	apply(t, c.client(ca.Issue(pki.Controller, "c2")), fleettest.Service("web", 1))
 	for _, role := range []pki.Role{pki.LB, pki.Agent} {
 		client := c.client(ca.Issue(role, "node"))
@@ -345,7 +346,7 @@ func TestOnlyOperatorsUseTheFleetAPI(t *testing.T) {
 
 func TestRootIsServedOnASocket(t *testing.T) {
 	ca, dir := fleettest.NewAuthority(t), t.TempDir()
-	c := startController(t, ca, "c1", "127.0.0.1:0", newMemory(t), func(o *Options) { o.RunDir = dir; o.Metrics = "127.0.0.1:0" })
+	c := startController(t, ca, "c1", "127.0.0.1:0", storetest.Open(t), func(o *Options) { o.RunDir = dir; o.Metrics = "127.0.0.1:0" })
 	client := api.NewClient(api.SocketPath(dir, "c1"))
 	answer := apply(t, client.Fleet(), fleettest.Service("web", 1), fleettest.Service("mail", 2))
 	if len(answer.Changes) == 0 || answer.Revision == 0 {

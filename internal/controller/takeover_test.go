@@ -10,12 +10,14 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/api/apitest"
+	"github.com/ballast-lb/ballast/internal/controller/desired/desiredtest"
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/hub"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
 	"github.com/ballast-lb/ballast/internal/store"
+	"github.com/ballast-lb/ballast/internal/store/storetest"
 )
 
 // Of the 3 s that taking over may last a lease takes 2 s.
@@ -27,7 +29,7 @@ func TestTakingOverIsDoneInASecondAfterAControllerIsOffTheList(t *testing.T) {
 		ca := fleettest.NewAuthority(t)
 		credentials := []*pki.Credentials{ca.Issue(pki.Controller, "c1"), ca.Issue(pki.Controller, "c2")}
 		node := ca.Issue(pki.LB, "lb1")
-		s := newMemory(t)
+		s := storetest.Open(t)
 		one, atOne, stop := runWithoutNetwork(t, credentials[0], s)
 		_, atTwo, _ := runWithoutNetwork(t, credentials[1], s)
 		lb := joinAt(t, node, func(_ context.Context, _, address string) (net.Conn, error) {
@@ -38,7 +40,7 @@ func TestTakingOverIsDoneInASecondAfterAControllerIsOffTheList(t *testing.T) {
 		for i := range 16 {
 			services = append(services, fleettest.LoadedService(fmt.Sprint("service", i), model.DispatchAWFD, 1, 2))
 		}
-		change(t, one.desired, addService(services...))
+		desiredtest.Change(t, stateOf(one), desiredtest.AddService(services...))
 		time.Sleep(10 * time.Second)
 		weighed := func(after uint64) (count int, last uint64) {
 			lb.locked(func() bool {
@@ -73,7 +75,7 @@ func runWithoutNetwork(t *testing.T, credentials *pki.Credentials, s store.Store
 	c = newController(Options{Log: fleettest.Log(t)}, credentials, openedStore{Store: s}, "127.0.0.1:6443")
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	for _, job := range []func(context.Context){c.desired.Follow, c.spread, c.divide, c.engine.Run, c.write, c.keepRing} {
+	for _, job := range []func(context.Context){c.mirror.Follow, c.publish, c.divide, c.engine.Run, c.write, c.keepRing} {
 		running.Go(func() { job(ctx) })
 	}
 	listener := apitest.NewPipes()

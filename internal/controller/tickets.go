@@ -4,8 +4,6 @@ package controller
 import (
 	"context"
 	"crypto/rand"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -17,6 +15,8 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/controller/desired"
+	"github.com/ballast-lb/ballast/internal/controller/documents"
 	"github.com/ballast-lb/ballast/internal/machine/rotation"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
@@ -29,50 +29,9 @@ const (
 	ticketsName = "tickets" // that the controller which turns them is elected by, as for a service
 )
 
-// ticketsDocument has the keys in hexadecimal digits.
-type ticketsDocument struct {
-	Current uint32           `json:"current"`
-	Since   time.Time        `json:"since"`
-	Keys    []ticketDocument `json:"keys"`
-}
-
-type ticketDocument struct {
-	Epoch uint32    `json:"epoch"`
-	Key   string    `json:"key"`
-	Made  time.Time `json:"made"`
-	Until time.Time `json:"until,omitzero"`
-}
-
-func writeTickets(t *rotation.TicketKeys) ([]byte, error) {
-	d := ticketsDocument{Current: t.Current, Since: t.Since}
-	for i := range t.Keys {
-		k := &t.Keys[i]
-		d.Keys = append(d.Keys, ticketDocument{k.Epoch, hex.EncodeToString(k.Secret[:]), k.Made, k.Until})
-	}
-	return json.Marshal(d)
-}
-
-func (d *ticketsDocument) read() (t rotation.TicketKeys, err error) {
-	t = rotation.TicketKeys{Current: d.Current, Since: d.Since}
-	for _, k := range d.Keys {
-		secret, err := hex.DecodeString(k.Key)
-		if err != nil || len(secret) != len(rotation.TicketSecret{}) {
-			return t, fmt.Errorf("the key of epoch %d has no %d hexadecimal digits", k.Epoch, 2*len(rotation.TicketSecret{}))
-		}
-		if last := len(t.Keys); k.Epoch == 0 || last > 0 && k.Epoch <= t.Keys[last-1].Epoch {
-			return t, fmt.Errorf("epoch %d is not in its place", k.Epoch)
-		}
-		t.Keys = append(t.Keys, rotation.TicketKey{Epoch: k.Epoch, Secret: rotation.TicketSecret(secret), Made: k.Made, Until: k.Until})
-	}
-	if d.Current != 0 && t.Key(d.Current) == nil {
-		return t, fmt.Errorf("epoch %d is in use and has no key", d.Current)
-	}
-	return t, nil
-}
-
 // usesTickets reports whether a service needs keys of tickets.
-func (s *snapshot) usesTickets() bool {
-	for _, d := range s.services {
+func usesTickets(s *documents.Snapshot) bool {
+	for _, d := range s.Services {
 		if d.Service.Session == model.SessionTLS {
 			return true
 		}
@@ -124,7 +83,7 @@ func (c *controller) keepTickets(ctx context.Context) {
 	defer tick.Stop()
 	said := ""
 	for {
-		now, changed := c.desired.next()
+		now, changed := c.mirror.Next()
 		if now != nil {
 			err := c.turnTickets(ctx, now)
 			if said != fmt.Sprint(err) && err != nil && ctx.Err() == nil {
@@ -135,7 +94,7 @@ func (c *controller) keepTickets(ctx context.Context) {
 		select {
 		case <-changed:
 		case <-tick.C:
-			if now != nil && now.usesTickets() {
+			if now != nil && usesTickets(now) {
 				c.lookAtTickets(now)
 			}
 		case <-ctx.Done():
@@ -145,24 +104,24 @@ func (c *controller) keepTickets(ctx context.Context) {
 }
 
 // lookAtTickets finds out which servers have the next key.
-func (c *controller) lookAtTickets(now *snapshot) (behind, own []string) {
-	key := now.tickets.Key(now.tickets.Next())
+func (c *controller) lookAtTickets(now *documents.Snapshot) (behind, own []string) {
+	key := now.Tickets.Key(now.Tickets.Next())
 	if key == nil {
 		return nil, nil
 	}
-	fleet := now.fleet()
+	fleet := now.Fleet()
 	return c.tickets.look(c.hub.KeyNodes(), &fleet, key)
 }
 
 // turnTickets takes the next step, if it is time for one. People find in the history what people do.
-func (c *controller) turnTickets(ctx context.Context, now *snapshot) error {
+func (c *controller) turnTickets(ctx context.Context, now *documents.Snapshot) error {
 	var fresh rotation.TicketSecret
 	rand.Read(fresh[:])
-	step := func(now *snapshot) (next rotation.TicketKeys, changes []string) {
-		if !now.usesTickets() {
+	step := func(now *documents.Snapshot) (next rotation.TicketKeys, changes []string) {
+		if !usesTickets(now) {
 			return next, nil
 		}
-		return now.tickets.Step(time.Now().UTC(), fresh, c.tickets.waits(now.tickets.Key(now.tickets.Next())))
+		return now.Tickets.Step(time.Now().UTC(), fresh, c.tickets.waits(now.Tickets.Key(now.Tickets.Next())))
 	}
 	if !c.leadsService(ticketsName) {
 		return nil
@@ -170,16 +129,16 @@ func (c *controller) turnTickets(ctx context.Context, now *snapshot) error {
 	if _, changes := step(now); len(changes) == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, desired.WriteTimeout)
 	defer cancel()
 	by := api.Caller{Name: c.name, Role: string(pki.Controller)}
 	var done []string
-	revision, err := c.desired.commit(ctx, &recordedChange{By: by}, func(now *snapshot) ([]store.Document, error) {
+	revision, err := c.writer.Commit(ctx, &documents.Change{By: by}, func(now *documents.Snapshot) ([]store.Document, error) {
 		var next rotation.TicketKeys
 		if next, done = step(now); len(done) == 0 {
 			return nil, nil
 		}
-		return now.putTickets(&next)
+		return withTickets(now, &next)
 	})
 	if err == nil && len(done) > 0 {
 		c.log.Info("changed", "by", by, "revision", revision, "changes", done)
@@ -187,21 +146,21 @@ func (c *controller) turnTickets(ctx context.Context, now *snapshot) error {
 	return err
 }
 
-func (s *snapshot) putTickets(t *rotation.TicketKeys) ([]store.Document, error) {
-	value, err := writeTickets(t)
-	return []store.Document{{Key: ticketsKey, Value: value, Revision: s.own[ticketsKey]}}, err
+func withTickets(now *documents.Snapshot, t *rotation.TicketKeys) ([]store.Document, error) {
+	document, err := now.Put(documents.TicketsKey, documents.Tickets(t))
+	return []store.Document{document}, err
 }
 
 // ticketsLate is for how long nobody has to hear that the next key waits.
 const ticketsLate = time.Hour
 
 // ticketProblems says why the next key is not used.
-func (c *controller) ticketProblems(now *snapshot) []string {
-	if now == nil || !now.usesTickets() || now.tickets.Current == 0 || time.Since(now.tickets.Due()) < ticketsLate {
+func (c *controller) ticketProblems(now *documents.Snapshot) []string {
+	if now == nil || !usesTickets(now) || now.Tickets.Current == 0 || time.Since(now.Tickets.Due()) < ticketsLate {
 		return nil
 	}
-	why := c.tickets.waits(now.tickets.Key(now.tickets.Next()))
-	return []string{fmt.Sprintf("keys of session tickets: epoch %d is in use since %s, the next one waits: %s", now.tickets.Current, now.tickets.Since.UTC().Format(time.RFC3339),
+	why := c.tickets.waits(now.Tickets.Key(now.Tickets.Next()))
+	return []string{fmt.Sprintf("keys of session tickets: epoch %d is in use since %s, the next one waits: %s", now.Tickets.Current, now.Tickets.Since.UTC().Format(time.RFC3339),
 		strings.Join(why, "; "))}
 }
 
@@ -209,34 +168,24 @@ func (c *controller) ticketProblems(now *snapshot) []string {
 var errNoTickets = connect.NewError(connect.CodeFailedPrecondition, errors.New("there are no keys of session tickets: controllers make them as soon as a service has `session: tls`"))
 
 // changeTickets carries out what somebody asks for; see api.Desired.
-func (f fleetOf) changeTickets(ctx context.Context, decide func(now *snapshot) (next rotation.TicketKeys, change string, err error)) (changes []string, revision uint64, err error) {
-	record := recordOf(ctx)
-	revision, err = f.desired.commit(ctx, record, func(now *snapshot) ([]store.Document, error) {
-		changes, record.Changes = nil, nil
-		if now.tickets.Current == 0 {
-			return nil, errNoTickets
+func (f fleetOf) changeTickets(ctx context.Context, decide func(now *documents.Snapshot) (next rotation.TicketKeys, change string, err error)) (changes []string, revision uint64, err error) {
+	return f.writer.Record(ctx, func(now *documents.Snapshot) (changes []string, wanted []store.Document, err error) {
+		if now.Tickets.Current == 0 {
+			return nil, nil, errNoTickets
 		}
 		next, change, err := decide(now)
 		if err != nil || change == "" {
-			return nil, err
+			return nil, nil, err
 		}
-		changes = []string{change}
-		record.Changes = changes
-		return now.putTickets(&next)
+		wanted, err = withTickets(now, &next)
+		return []string{change}, wanted, err
 	})
-	if err != nil {
-		return nil, 0, err
-	}
-	if len(changes) > 0 {
-		f.log.Info("changed", "by", record.By, "revision", revision, "changes", changes)
-	}
-	return changes, revision, nil
 }
 
 // UseTicketKey implements api.Desired.
 func (f fleetOf) UseTicketKey(ctx context.Context, epoch uint32, force bool) (changes []string, revision uint64, err error) {
-	return f.changeTickets(ctx, func(now *snapshot) (next rotation.TicketKeys, change string, err error) {
-		t, epoch := &now.tickets, epoch
+	return f.changeTickets(ctx, func(now *documents.Snapshot) (next rotation.TicketKeys, change string, err error) {
+		t, epoch := &now.Tickets, epoch
 		if epoch == 0 {
 			epoch = t.Next()
 		}
@@ -255,7 +204,7 @@ func (f fleetOf) UseTicketKey(ctx context.Context, epoch uint32, force bool) (ch
 			f.lookAtTickets(now)
 			refused = append(f.tickets.waits(key), t.Full()...)
 		} else {
-			fleet := now.fleet()
+			fleet := now.Fleet()
 			refused, _ = f.hub.KeyNodes().TicketsBehind(&fleet, key)
 		}
 		if !force && len(refused) > 0 {
@@ -269,23 +218,23 @@ func (f fleetOf) UseTicketKey(ctx context.Context, epoch uint32, force bool) (ch
 func (f fleetOf) RevokeTicketKeys(ctx context.Context, newest uint32) (changes []string, revision uint64, err error) {
 	var fresh rotation.TicketSecret
 	rand.Read(fresh[:])
-	return f.changeTickets(ctx, func(now *snapshot) (next rotation.TicketKeys, change string, err error) {
-		if newest != 0 && !now.tickets.Has(newest) {
+	return f.changeTickets(ctx, func(now *documents.Snapshot) (next rotation.TicketKeys, change string, err error) {
+		if newest != 0 && !now.Tickets.Has(newest) {
 			return next, "", nil
 		}
-		next = now.tickets.Revoked(time.Now().UTC(), fresh)
+		next = now.Tickets.Revoked(time.Now().UTC(), fresh)
 		return next, fmt.Sprintf("ticket keys: all before epoch %d are revoked", next.Current), nil
 	})
 }
 
 // TicketKeys implements api.Desired.
 func (f fleetOf) TicketKeys(context.Context) (*ballastv1.ListTicketKeysResponse, error) {
-	now := f.desired.now()
+	now := f.mirror.Now()
 	if now == nil {
-		return nil, errUnknown
+		return nil, desired.ErrUnknown
 	}
-	t := &now.tickets
-	answer := &ballastv1.ListTicketKeysResponse{Needed: now.usesTickets(), Current: t.Current}
+	t := &now.Tickets
+	answer := &ballastv1.ListTicketKeysResponse{Needed: usesTickets(now), Current: t.Current}
 	for i := range t.Keys {
 		k := &t.Keys[i]
 		status := &ballastv1.TicketKeyStatus{Epoch: k.Epoch, Made: timestamppb.New(k.Made)}

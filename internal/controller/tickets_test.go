@@ -18,6 +18,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
+	"github.com/ballast-lb/ballast/internal/controller/documents"
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/machine/rotation"
@@ -25,6 +26,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/nodeclient"
 	"github.com/ballast-lb/ballast/internal/pki"
 	"github.com/ballast-lb/ballast/internal/store"
+	"github.com/ballast-lb/ballast/internal/store/storetest"
 )
 
 func sessionService(name string, ids ...int) engine.ServiceView {
@@ -117,7 +119,7 @@ func useTickets(t testing.TB, client ballastv1connect.FleetClient, epoch uint32)
 }
 
 func TestControllersGiveAllServersTheSameKeysOfTicketsAndTheNextOneFirst(t *testing.T) {
-	ca, s := fleettest.NewAuthority(t), newMemory(t)
+	ca, s := fleettest.NewAuthority(t), storetest.Open(t)
 	controllers := []*running{startController(t, ca, "c1", "127.0.0.1:0", s, settlesSoon), startController(t, ca, "c2", "127.0.0.1:0", s, settlesSoon)}
 	client := controllers[0].client(ca.Issue(pki.Ctl, "alice"))
 	if err := useTickets(t, client, 0); connect.CodeOf(err) != connect.CodeFailedPrecondition && connect.CodeOf(err) != connect.CodeUnavailable {
@@ -189,7 +191,7 @@ func TestControllersGiveAllServersTheSameKeysOfTicketsAndTheNextOneFirst(t *test
 
 // Promise: Of several simultaneous rotations of ticket keys one is made, and the others find it done.
 func TestOfManyWhoUseTheSameKeyAtOnceOneDoes(t *testing.T) {
-	ca, s := fleettest.NewAuthority(t), newMemory(t)
+	ca, s := fleettest.NewAuthority(t), storetest.Open(t)
 	alice := ca.Issue(pki.Ctl, "alice")
 	var clients []ballastv1connect.FleetClient
 	var controllers []*running
@@ -231,26 +233,26 @@ func TestOfManyWhoUseTheSameKeyAtOnceOneDoes(t *testing.T) {
 func putTickets(t testing.TB, s store.Store, change func(*rotation.TicketKeys)) {
 	t.Helper()
 	fleettest.Await(t, "the keys to be stored", func() bool {
-		documents, _, err := s.Load(t.Context())
+		stored, _, err := s.Load(t.Context())
 		fleettest.Require(t, err)
-		now := newSnapshot()
-		for _, d := range documents {
-			fleettest.Require(t, now.take(d, d.Revision))
+		now := documents.New()
+		for _, d := range stored {
+			fleettest.Require(t, now.Take(d, d.Revision))
 		}
-		if now.tickets.Next() == 0 { // the controllers make it just now
+		if now.Tickets.Next() == 0 { // the controllers make it just now
 			return false
 		}
-		next := now.tickets
+		next := now.Tickets
 		change(&next)
-		put, err := now.putTickets(&next)
+		put, err := now.Put(documents.TicketsKey, documents.Tickets(&next))
 		fleettest.Require(t, err)
-		_, err = s.Commit(t.Context(), put)
+		_, err = s.Commit(t.Context(), []store.Document{put})
 		return err == nil
 	})
 }
 
 func TestKeysOfTicketsTurnByThemselvesOnceADay(t *testing.T) {
-	ca, s := fleettest.NewAuthority(t), newMemory(t)
+	ca, s := fleettest.NewAuthority(t), storetest.Open(t)
 	controllers := []*running{startController(t, ca, "c1", "127.0.0.1:0", s, settlesSoon), startController(t, ca, "c2", "127.0.0.1:0", s, settlesSoon)}
 	client := controllers[0].client(ca.Issue(pki.Ctl, "alice"))
 	apply(t, client, sessionService("web", 1, 2))
@@ -289,7 +291,7 @@ func TestKeysOfTicketsTurnByThemselvesOnceADay(t *testing.T) {
 // Promise: When the store is restored from a copy, its ticket keys count again, and another key of the same epoch
 // is not taken for the same.
 func TestAnotherKeyOfTheSameEpochIsNotTheSame(t *testing.T) {
-	ca, s := fleettest.NewAuthority(t), newMemory(t)
+	ca, s := fleettest.NewAuthority(t), storetest.Open(t)
 	c := startController(t, ca, "c1", "127.0.0.1:0", s, settlesSoon)
 	client := c.client(ca.Issue(pki.Ctl, "alice"))
 	apply(t, client, sessionService("web", 1))
@@ -316,13 +318,13 @@ func TestAnotherKeyOfTheSameEpochIsNotTheSame(t *testing.T) {
 // Promise: Agents keep their ticket keys when controllers start with an empty store; once the fleet is applied
 // again there are new keys, and sessions begin again.
 func TestAgentsKeepTheirKeysWhenTheStoreIsLost(t *testing.T) {
-	ca, s, address := fleettest.NewAuthority(t), newMemory(t), freeAddress(t)
+	ca, s, address := fleettest.NewAuthority(t), storetest.Open(t), freeAddress(t)
 	c := startController(t, ca, "c1", address, s, settlesSoon)
 	apply(t, c.client(ca.Issue(pki.Ctl, "alice")), sessionService("web", 1))
 	a := joinTickets(t, ca.Issue(pki.Agent, "s1"), c)
 	before := a.has(t, 1, 2)
 	c.stop()
-	c = startController(t, ca, "c1", address, newMemory(t), settlesSoon)
+	c = startController(t, ca, "c1", address, storetest.Open(t), settlesSoon)
 	fleettest.Await(t, "the agent to be told of nothing", func() bool { return a.told() == 0 })
 	if now := a.keys("web"); !reflect.DeepEqual(now, before) {
 		t.Errorf("an empty store leaves %v", now)
@@ -337,7 +339,7 @@ func TestAgentsKeepTheirKeysWhenTheStoreIsLost(t *testing.T) {
 
 func TestNodesNeitherReadNorTurnKeysOfTickets(t *testing.T) {
 	ca := fleettest.NewAuthority(t)
-	c := startController(t, ca, "c1", "127.0.0.1:0", newMemory(t), nil)
+	c := startController(t, ca, "c1", "127.0.0.1:0", storetest.Open(t), nil)
 	apply(t, c.client(ca.Issue(pki.Ctl, "alice")), sessionService("web", 1))
 	for _, role := range []pki.Role{pki.LB, pki.Agent} {
 		client := c.client(ca.Issue(role, "node"))
@@ -354,7 +356,7 @@ func TestNodesNeitherReadNorTurnKeysOfTickets(t *testing.T) {
 
 // Of several who revoke what they see at the same time one does. Who sees less than there is revokes it all the same.
 func TestOfManyWhoRevokeTheSameKeysAtOnceOneDoes(t *testing.T) {
-	ca, s := fleettest.NewAuthority(t), newMemory(t)
+	ca, s := fleettest.NewAuthority(t), storetest.Open(t)
 	controllers := []*running{startController(t, ca, "c1", "127.0.0.1:0", s, nil), startController(t, ca, "c2", "127.0.0.1:0", s, nil)}
 	me := ca.Issue(pki.Ctl, "me")
 	apply(t, controllers[0].client(me), sessionService("web", 1))
@@ -398,7 +400,7 @@ func TestOfManyWhoRevokeTheSameKeysAtOnceOneDoes(t *testing.T) {
 
 // Whatever a controller says to people and to load balancers, there is no key of tickets in it.
 func TestNobodyIsShownKeysOfTickets(t *testing.T) {
-	ca, s, dir, log := fleettest.NewAuthority(t), newMemory(t), t.TempDir(), &syncBuffer{}
+	ca, s, dir, log := fleettest.NewAuthority(t), storetest.Open(t), t.TempDir(), &syncBuffer{}
 	c := startController(t, ca, "c1", "127.0.0.1:0", s, func(o *Options) {
 		settlesSoon(o)
 		o.RunDir, o.Log = dir, slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -454,33 +456,17 @@ func TestNobodyIsShownKeysOfTickets(t *testing.T) {
 // secretsIn are the keys of the fleet, and those that an agent has.
 func secretsIn(t testing.TB, s store.Store, a *ticketAgent) (secrets [][]byte) {
 	t.Helper()
-	documents, _, err := s.Load(t.Context())
+	stored, _, err := s.Load(t.Context())
 	fleettest.Require(t, err)
-	now := newSnapshot()
-	for _, d := range documents {
-		fleettest.Require(t, now.take(d, d.Revision))
+	now := documents.New()
+	for _, d := range stored {
+		fleettest.Require(t, now.Take(d, d.Revision))
 	}
-	for i := range now.tickets.Keys {
-		secrets = append(secrets, now.tickets.Keys[i].Secret[:])
+	for i := range now.Tickets.Keys {
+		secrets = append(secrets, now.Tickets.Keys[i].Secret[:])
 	}
 	for _, k := range a.keys("web").Keys {
 		secrets = append(secrets, k.Secret[:])
 	}
 	return secrets
-}
-
-func TestADamagedDocumentOfKeysIsNotTaken(t *testing.T) {
-	good := `{"current": 2, "keys": [{"epoch": 1, "key": "` + strings.Repeat("0f", 32) + `"}, {"epoch": 2, "key": "` + strings.Repeat("1f", 32) + `"}]}`
-	now := newSnapshot()
-	fleettest.Require(t, now.take(store.Document{Key: ticketsKey, Value: []byte(good), Revision: 1}, 1))
-	for _, change := range [][2]string{{`"current": 2`, `"current": 3`}, {`"epoch": 1`, `"epoch": 2`}, {"0f0f", "0f"}, {"1f1f", "1g1f"}, {"{", "["}} {
-		err := newSnapshot().take(store.Document{Key: ticketsKey, Value: []byte(strings.Replace(good, change[0], change[1], 1)), Revision: 1}, 1)
-		if err == nil || strings.Contains(err.Error(), "0f0f") {
-			t.Errorf("%v: %v", change, err)
-		}
-	}
-	fleettest.Require(t, now.take(store.Document{Key: ticketsKey}, 2))
-	if now.tickets.Current != 0 || len(now.tickets.Keys) != 0 {
-		t.Errorf("a document that is gone leaves %v", now.tickets)
-	}
 }

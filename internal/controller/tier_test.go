@@ -7,19 +7,21 @@ import (
 	"testing"
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/controller/desired/desiredtest"
 	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
+	"github.com/ballast-lb/ballast/internal/store/storetest"
 )
 
 // The whole way: what a load balancer of the first tier sees is in the store, told to all, and survives the controller.
 //
 // Promise: A controller that takes over the judgement of nodes continues from what was known.
 func TestANodeThatFailsChecksIsUnhealthyForEverybody(t *testing.T) {
-	ca, s := fleettest.NewAuthority(t), newMemory(t)
+	ca, s := fleettest.NewAuthority(t), storetest.Open(t)
 	c := startController(t, ca, "c1", freeAddress(t), s, nil)
 	operator := ca.Issue(pki.Ctl, "me")
-	change(t, following(t, s), fleettest.AddTiers)
+	desiredtest.Change(t, desiredtest.Following(t, s), fleettest.AddTiers)
 	first := joinAll(t, ca.Issue(pki.LB, "lb1"), c)
 	second := joinAll(t, ca.Issue(pki.LB, "lb2"), c)
 	fleettest.Await(t, "lb1 is to check the others", func() bool {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"testing"
 
 	"github.com/ballast-lb/ballast/internal/store"
 )
@@ -37,6 +38,17 @@ func New() *Store {
 	return &Store{
 		ctx: ctx, cancel: cancel, documents: map[string]store.Document{}, changed: make(chan struct{}), members: map[chan []store.Member]store.Member{},
 	}
+}
+
+// Open returns an empty store that is closed when the test ends.
+func Open(t testing.TB) *Store {
+	s := New()
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
 }
 
 // Close ends watches and memberships.

@@ -1,4 +1,4 @@
-package controller
+package desired_test
 
 import (
 	"context"
@@ -15,6 +15,9 @@ import (
 	"connectrpc.com/connect"
 	"golang.org/x/sys/unix"
 
+	"github.com/ballast-lb/ballast/internal/controller/desired"
+	"github.com/ballast-lb/ballast/internal/controller/desired/desiredtest"
+	"github.com/ballast-lb/ballast/internal/controller/documents"
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/hub"
@@ -24,117 +27,14 @@ import (
 	"github.com/ballast-lb/ballast/internal/store/storetest"
 )
 
-// faultyStore is a store that can be out of reach, and whose watches can be cut.
-type faultyStore struct {
-	store.Store
-	mutex sync.Mutex
-	gone  bool
-	cut   context.CancelFunc // the watches
-	loads int
-}
-
-var errGone = errors.New("the store is out of reach")
-
-func (f *faultyStore) set(gone bool) {
-	f.mutex.Lock()
-	defer f.mutex.Unlock()
-	f.gone = gone
-	if f.cut != nil {
-		f.cut()
-	}
-}
-
-// loaded returns how often somebody asked for all documents.
-func (f *faultyStore) loaded() int {
-	f.mutex.Lock()
-	defer f.mutex.Unlock()
-	return f.loads
-}
-
-func (f *faultyStore) Load(ctx context.Context) ([]store.Document, uint64, error) {
-	f.mutex.Lock()
-	gone := f.gone
-	f.loads++
-	f.mutex.Unlock()
-	if gone {
-		return nil, 0, errGone
-	}
-	return f.Store.Load(ctx)
-}
-
-func (f *faultyStore) Watch(ctx context.Context, after uint64) <-chan store.Batch {
-	f.mutex.Lock()
-	defer f.mutex.Unlock()
-	if f.gone {
-		ended := make(chan store.Batch)
-		close(ended)
-		return ended
-	}
-	ctx, f.cut = context.WithCancel(ctx)
-	return f.Store.Watch(ctx, after)
-}
-
-func (f *faultyStore) Commit(ctx context.Context, documents []store.Document) (uint64, error) {
-	f.mutex.Lock()
-	gone := f.gone
-	f.mutex.Unlock()
-	if gone {
-		return 0, errGone
-	}
-	return f.Store.Commit(ctx, documents)
-}
-
-// following returns the desired state in a store, once it is known.
-func following(t testing.TB, s store.Store) *Desired {
-	t.Helper()
-	d := NewDesired(s, node.Timing{Linger: time.Hour, Quarantine: time.Hour}, fleettest.Log(t))
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan struct{})
-	go func() { defer close(ended); d.Follow(ctx) }()
-	t.Cleanup(func() { cancel(); <-ended })
-	fleettest.Await(t, "the state is known", func() bool { return d.now() != nil })
-	return d
-}
-
-func newMemory(t testing.TB) *storetest.Store {
-	s := storetest.New()
-	t.Cleanup(func() { fleettest.Require(t, s.Close()) })
-	return s
-}
-
-func change(t testing.TB, d *Desired, edit func(*model.Fleet)) []string {
-	t.Helper()
-	changes, revision, err := d.Change(context.Background(), false, func(next *node.Node) error { edit(&next.Running); return nil })
-	fleettest.Require(t, err)
-	fleettest.Await(t, "the change has come back", func() bool { return d.now().revision >= revision })
-	return changes
-}
-
-func addService(views ...engine.ServiceView) func(*model.Fleet) {
-	return func(f *model.Fleet) {
-		f.Keys = fleettest.Keys()
-		for i, v := range views {
-			v.Service.VIP = netip.AddrFrom4([4]byte{198, 51, byte(i >> 8), byte(i)})
-			f.Services = append(f.Services, v.Service)
-		}
-	}
-}
-
-func removeServer(service string, id uint16) func(*model.Fleet) {
-	return func(f *model.Fleet) {
-		s := f.Service(service)
-		s.Servers = slices.DeleteFunc(s.Servers, func(server model.Server) bool { return server.ID == id })
-	}
-}
-
 func TestTheStateSurvivesARestartOfTheController(t *testing.T) {
-	s := newMemory(t)
-	d := following(t, s)
-	change(t, d, addService(fleettest.Service("mail", 1), fleettest.Service("web", 1, 2, 3)))
-	change(t, d, removeServer("web", 2))
+	s := storetest.Open(t)
+	d := desiredtest.Following(t, s)
+	desiredtest.Change(t, d, desiredtest.AddService(fleettest.Service("mail", 1), fleettest.Service("web", 1, 2, 3)))
+	desiredtest.Change(t, d, desiredtest.RemoveServer("web", 2))
 	fleettest.Require(t, d.SetHealth(t.Context(), map[string]node.Unhealthy{"web": {Down: []uint16{1, 3}, Cut: []uint16{3}}}))
 	before, _ := d.View()
-	after, _ := following(t, s).View()
+	after, _ := desiredtest.Following(t, s).View()
 	if web := after.Service("web"); len(web.Removed) != 1 || web.Removed[0].ID != 2 || len(web.Past) != 1 || len(web.Down) != 2 || len(web.Cut) != 1 {
 		t.Errorf("web: %+v", web)
 	}
@@ -149,9 +49,9 @@ func TestTheStateSurvivesARestartOfTheController(t *testing.T) {
 // Promise: Of two changes at the same time both happen, or the second is refused, and the store stays consistent.
 // Also held by TestWhatControllersTellIsLinearizableWhateverHappensToThem.
 func TestChangesThroughTwoControllersAtOnceAllHappen(t *testing.T) {
-	s := newMemory(t)
-	controllers := []*Desired{following(t, s), following(t, s)}
-	change(t, controllers[0], addService(fleettest.Service("web", 1)))
+	s := storetest.Open(t)
+	controllers := []desiredtest.State{desiredtest.Following(t, s), desiredtest.Following(t, s)}
+	desiredtest.Change(t, controllers[0], desiredtest.AddService(fleettest.Service("web", 1)))
 	fleettest.Await(t, "both know", func() bool { view, _ := controllers[1].View(); return view.Service("web") != nil })
 	var running sync.WaitGroup
 	const each = 20
@@ -168,7 +68,7 @@ func TestChangesThroughTwoControllersAtOnceAllHappen(t *testing.T) {
 				})
 				if err != nil {
 					t.Error(err)
-				} else if seen := d.now().revision; seen < revision {
+				} else if seen := d.Now().Revision; seen < revision {
 					t.Errorf("the change of revision %d is not seen at %d", revision, seen)
 				}
 			}
@@ -181,8 +81,8 @@ func TestChangesThroughTwoControllersAtOnceAllHappen(t *testing.T) {
 }
 
 func TestADryRunAndARefusedChangeLeaveNoTrace(t *testing.T) {
-	d := following(t, newMemory(t))
-	change(t, d, addService(fleettest.Service("web", 1)))
+	d := desiredtest.Following(t, storetest.Open(t))
+	desiredtest.Change(t, d, desiredtest.AddService(fleettest.Service("web", 1)))
 	_, before, _ := d.Fleet()
 	changes, _, err := d.Change(t.Context(), true, func(next *node.Node) error { next.Running.Services = nil; return nil })
 	if err != nil || len(changes) != 1 {
@@ -199,23 +99,23 @@ func TestADryRunAndARefusedChangeLeaveNoTrace(t *testing.T) {
 }
 
 func TestAServiceThatIsRemovedLeavesNothingInTheStore(t *testing.T) {
-	s := newMemory(t)
-	d := following(t, s)
-	change(t, d, addService(fleettest.Service("web", 1)))
+	s := storetest.Open(t)
+	d := desiredtest.Following(t, s)
+	desiredtest.Change(t, d, desiredtest.AddService(fleettest.Service("web", 1)))
 	fleettest.Require(t, d.SetHealth(t.Context(), map[string]node.Unhealthy{"web": {Down: []uint16{1}}, "other": {Down: []uint16{1}}}))
-	change(t, d, func(f *model.Fleet) { f.Services = nil })
-	documents, _, err := s.Load(t.Context())
+	desiredtest.Change(t, d, func(f *model.Fleet) { f.Services = nil })
+	stored, _, err := s.Load(t.Context())
 	fleettest.Require(t, err)
-	if len(documents) != 2 || documents[0].Key != historyKey || documents[1].Key != keysKey {
-		t.Errorf("left: %v", documents)
+	if len(stored) != 2 || stored[0].Key != documents.HistoryKey || stored[1].Key != documents.KeysKey {
+		t.Errorf("left: %v", stored)
 	}
 }
 
 func TestARemovedServerIsForgottenWhenNobodyHasSpokenToItForLong(t *testing.T) {
-	s := newMemory(t)
-	d := following(t, s)
-	change(t, d, addService(fleettest.Service("web", 1, 2)))
-	change(t, d, removeServer("web", 2))
+	s := storetest.Open(t)
+	d := desiredtest.Following(t, s)
+	desiredtest.Change(t, d, desiredtest.AddService(fleettest.Service("web", 1, 2)))
+	desiredtest.Change(t, d, desiredtest.RemoveServer("web", 2))
 	began, packets := time.Now(), uint64(7)
 	all := func(string) bool { return true }
 	writes := 0
@@ -224,7 +124,7 @@ func TestARemovedServerIsForgottenWhenNobodyHasSpokenToItForLong(t *testing.T) {
 			packets++
 		}
 		if minute == 120 { // another controller takes over and counts anew
-			d = following(t, s)
+			d = desiredtest.Following(t, s)
 		}
 		_, before, _ := d.Fleet()
 		fleettest.Require(t, d.Age(t.Context(), began.Add(time.Duration(minute)*time.Minute), func(string) bool { return false }, nil))
@@ -253,9 +153,9 @@ func TestARemovedServerIsForgottenWhenNobodyHasSpokenToItForLong(t *testing.T) {
 }
 
 func TestADrainIsEndedOnlyIfItsDeadlineHasPassedStill(t *testing.T) {
-	d := following(t, newMemory(t))
-	change(t, d, addService(fleettest.Service("web", 1, 2)))
-	change(t, d, func(f *model.Fleet) {
+	d := desiredtest.Following(t, storetest.Open(t))
+	desiredtest.Change(t, d, desiredtest.AddService(fleettest.Service("web", 1, 2)))
+	desiredtest.Change(t, d, func(f *model.Fleet) {
 		for i, deadline := range []time.Time{time.Now().Add(-time.Second), time.Now().Add(time.Hour)} {
 			f.Services[0].Servers[i].State, f.Services[0].Servers[i].Deadline = model.StateDraining, deadline.UTC().Truncate(time.Second)
 		}
@@ -271,86 +171,78 @@ func TestADrainIsEndedOnlyIfItsDeadlineHasPassedStill(t *testing.T) {
 }
 
 func TestADocumentThatCannotBeReadTakesNoServiceAway(t *testing.T) {
-	s := &faultyStore{Store: newMemory(t)}
-	d := following(t, s)
-	change(t, d, addService(fleettest.Service("web", 1)))
-	web, before := servicesPrefix+"web", d.now()
-	bad, err := s.Commit(t.Context(), []store.Document{{Key: web, Value: []byte(`{"service": 7}`), Revision: before.own[web]}})
+	s := &desiredtest.FaultyStore{Store: storetest.Open(t)}
+	d := desiredtest.Following(t, s)
+	desiredtest.Change(t, d, desiredtest.AddService(fleettest.Service("web", 1)))
+	web, before := documents.ServicesPrefix+"web", d.Now()
+	bad, err := s.Commit(t.Context(), []store.Document{{Key: web, Value: []byte(`{"service": 7}`), Revision: before.Revisions[web]}})
 	fleettest.Require(t, err)
-	fleettest.Await(t, "the store was read again, twice", func() bool {
-		s.mutex.Lock()
-		defer s.mutex.Unlock()
-		return s.loads >= 3
-	})
-	if now := d.now(); now.services["web"] == nil || now.revision != before.revision {
-		t.Errorf("at revision %d the service is %v", now.revision, now.services["web"])
+	fleettest.Await(t, "the store was read again, twice", func() bool { return s.Loads() >= 3 })
+	if now := d.Now(); now.Services["web"] == nil || now.Revision != before.Revision {
+		t.Errorf("at revision %d the service is %v", now.Revision, now.Services["web"])
 	}
-	documents, revision, err := s.Load(t.Context())
+	stored, revision, err := s.Load(t.Context())
 	fleettest.Require(t, err)
-	if started := NewDesired(s, node.Timing{}, fleettest.Log(t)); started.load(documents, revision) == nil || started.now() != nil {
+	if started := desiredtest.New(t, s); started.Load(stored, revision) == nil || started.Now() != nil {
 		t.Error("a controller that has just started tells of the rest without it")
 	}
 	_, err = s.Commit(t.Context(), []store.Document{{Key: web, Revision: bad}})
 	fleettest.Require(t, err)
-	fleettest.Await(t, "the store is followed again", func() bool { return d.now().services["web"] == nil })
+	fleettest.Await(t, "the store is followed again", func() bool { return d.Now().Services["web"] == nil })
 }
 
 func TestVersionsThatNoViewHasShownAreNoted(t *testing.T) {
-	s := &faultyStore{Store: newMemory(t)}
-	d := following(t, s)
+	s := &desiredtest.FaultyStore{Store: storetest.Open(t)}
+	d := desiredtest.Following(t, s)
 	expect := func(when string, whole bool, skipped ...string) {
 		t.Helper()
 		view, _ := d.View()
-		if names, everything := d.show(view.Revision); everything != whole || !slices.Equal(names, skipped) {
+		if names, everything := d.Show(view.Revision); everything != whole || !slices.Equal(names, skipped) {
 			t.Fatalf("%s: skipped %q, whole %v", when, names, everything)
 		}
 	}
-	change(t, d, addService(fleettest.Service("web", 1, 2)))
+	desiredtest.Change(t, d, desiredtest.AddService(fleettest.Service("web", 1, 2)))
 	expect("before anything was shown", false)
 	fleettest.Require(t, d.SetHealth(t.Context(), map[string]node.Unhealthy{"web": {Down: []uint16{1}}}))
 	expect("one new version", false)
 	fleettest.Require(t, d.SetHealth(t.Context(), map[string]node.Unhealthy{"web": {}}))
 	fleettest.Require(t, d.SetHealth(t.Context(), map[string]node.Unhealthy{"web": {Down: []uint16{1}}}))
 	expect("down, up and down again", false, "web")
-	change(t, d, func(f *model.Fleet) {
+	desiredtest.Change(t, d, func(f *model.Fleet) {
 		mail := fleettest.Service("mail", 1)
 		f.Services = append(f.Services, mail.Service)
 	})
-	change(t, d, func(f *model.Fleet) {
+	desiredtest.Change(t, d, func(f *model.Fleet) {
 		f.Services = slices.DeleteFunc(f.Services, func(s model.Service) bool { return s.Name == "mail" })
 	})
 	expect("there and gone", false, "mail")
-	change(t, d, func(f *model.Fleet) { f.Keys.Cookie[2] = [16]byte{9} })
-	change(t, d, func(f *model.Fleet) { delete(f.Keys.Cookie, 2) })
+	desiredtest.Change(t, d, func(f *model.Fleet) { f.Keys.Cookie[2] = [16]byte{9} })
+	desiredtest.Change(t, d, func(f *model.Fleet) { delete(f.Keys.Cookie, 2) })
 	expect("keys there and gone", true)
 	fleettest.Await(t, "the store is read again, and what was read was taken", func() bool {
-		s.set(false)
-		return s.loaded() >= 3
+		s.Set(false)
+		return s.Loads() >= 3
 	})
 	expect("read again, and nothing was missed", false)
-	s.set(true)
-	before := s.loaded()
-	fleettest.Await(t, "the watch has ended", func() bool { return s.loaded() > before })
-	_, err := s.Store.Commit(t.Context(), []store.Document{{Key: healthPrefix + "mail", Value: []byte("{}")}})
+	s.Set(true)
+	before := s.Loads()
+	fleettest.Await(t, "the watch has ended", func() bool { return s.Loads() > before })
+	_, err := s.Store.Commit(t.Context(), []store.Document{{Key: documents.HealthPrefix + "mail", Value: []byte("{}")}})
 	fleettest.Require(t, err)
-	s.set(false)
-	fleettest.Await(t, "the store is read again", func() bool {
-		d.mutex.Lock()
-		defer d.mutex.Unlock()
-		return d.whole
-	})
+	s.Set(false)
+	fleettest.Await(t, "the store is read again", d.ShowsAll)
 }
 
 func TestWhatWasMissedIsLoadedAgain(t *testing.T) {
-	s := &faultyStore{Store: newMemory(t)}
-	d, other := following(t, s), following(t, s.Store)
-	change(t, d, addService(fleettest.Service("web", 1)))
+	s := &desiredtest.FaultyStore{Store: storetest.Open(t)}
+	d, other := desiredtest.Following(t, s), desiredtest.Following(t, s.Store)
+	desiredtest.Change(t, d, desiredtest.AddService(fleettest.Service("web", 1)))
 	fleettest.Await(t, "both know", func() bool { view, _ := other.View(); return view.Service("web") != nil })
-	s.set(true)
+	s.Set(true)
 	if _, _, err := d.Change(t.Context(), false, func(next *node.Node) error { next.Running.Services = nil; return nil }); connect.CodeOf(err) != connect.CodeUnavailable {
 		t.Errorf("a change without a store: %v", err)
 	}
-	change(t, other, func(f *model.Fleet) {
+	desiredtest.Change(t, other, func(f *model.Fleet) {
 		f.Services[0].Servers[0].Weight = 7
 		mail := fleettest.Service("mail", 2)
 		f.Services = append(f.Services, mail.Service)
@@ -359,7 +251,7 @@ func TestWhatWasMissedIsLoadedAgain(t *testing.T) {
 	if view, _ := d.View(); len(view.Services) != 1 {
 		t.Errorf("known without a store: %+v", view)
 	}
-	s.set(false)
+	s.Set(false)
 	want, _ := other.View()
 	fleettest.Await(t, "the gap is closed", func() bool { view, _ := d.View(); return reflect.DeepEqual(view, want) })
 }
@@ -369,8 +261,8 @@ func TestAnySequenceOfChangesLeavesWhatANodeWouldHave(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Log("seed", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-	s := newMemory(t)
-	controllers := []*Desired{following(t, s), following(t, s)}
+	s := storetest.Open(t)
+	controllers := []desiredtest.State{desiredtest.Following(t, s), desiredtest.Following(t, s)}
 	var reference node.Node
 	for range 300 {
 		name := fmt.Sprint("service", random.IntN(4))
@@ -387,7 +279,7 @@ func TestAnySequenceOfChangesLeavesWhatANodeWouldHave(t *testing.T) {
 			case kind == 0:
 				f.Services = slices.DeleteFunc(f.Services, func(s model.Service) bool { return s.Name == name })
 			case kind < 3:
-				removeServer(name, id)(f)
+				desiredtest.RemoveServer(name, id)(f)
 			case kind == 3 && service.Server(fmt.Sprint("s", id)) != nil:
 				service.Server(fmt.Sprint("s", id)).Weight = weight
 			case service.Server(fmt.Sprint("s", id)) == nil:
@@ -401,8 +293,8 @@ func TestAnySequenceOfChangesLeavesWhatANodeWouldHave(t *testing.T) {
 			t.Fatalf("refused: %v, a node: %v", err, wanted)
 		}
 		for _, d := range controllers {
-			fleettest.Await(t, "both know", func() bool { return d.now().revision >= revision })
-			n := d.now().node()
+			fleettest.Await(t, "both know", func() bool { return d.Now().Revision >= revision })
+			n := d.Now().Node()
 			if !reflect.DeepEqual(n.Running.Services, reference.Running.Services) && len(n.Running.Services)+len(reference.Running.Services) > 0 {
 				t.Fatalf("wanted\n%+v\na node has\n%+v", n.Running.Services, reference.Running.Services)
 			}
@@ -436,7 +328,7 @@ func TestAFleetOf4096ServicesIsTakenInTwoSeconds(t *testing.T) {
 
 // takesAFleetInTime takes the largest fleet and small changes of it, and says what took too long.
 func takesAFleetInTime(t *testing.T) bool {
-	d := following(t, newMemory(t))
+	d := desiredtest.Following(t, storetest.Open(t))
 	var services []engine.ServiceView
 	for i := range model.MaxServices {
 		services = append(services, fleettest.Service(fmt.Sprint("service", i), fleettest.ManyIDs(16)...))
@@ -454,8 +346,8 @@ func takesAFleetInTime(t *testing.T) bool {
 		hub.SetState(view)
 		engine.SetState(view)
 	}
-	fleet := took("the fleet", 2*time.Second, func() { change(t, d, addService(services...)); spread() })
-	server := took("a change of one server", time.Second, func() { change(t, d, removeServer("service7", 3)); spread() })
+	fleet := took("the fleet", 2*time.Second, func() { desiredtest.Change(t, d, desiredtest.AddService(services...)); spread() })
+	server := took("a change of one server", time.Second, func() { desiredtest.Change(t, d, desiredtest.RemoveServer("service7", 3)); spread() })
 	health := took("a change of health", 100*time.Millisecond, func() {
 		fleettest.Require(t, d.SetHealth(t.Context(), map[string]node.Unhealthy{"service8": {Down: []uint16{1}}}))
 		spread()
@@ -472,9 +364,12 @@ func processorTime(t *testing.T) time.Duration {
 
 // Who asks a controller that has just begun waits until it has read the store, and is refused if that takes long.
 func TestAControllerThatHasJustBegunIsWaitedFor(t *testing.T) {
-	d := NewDesired(newMemory(t), node.Timing{Linger: time.Hour, Quarantine: time.Hour}, fleettest.Log(t))
-	edit := func(next *node.Node) error { addService(fleettest.Service("web", 1, 2))(&next.Running); return nil }
-	if _, _, err := d.Change(t.Context(), false, edit); !errors.Is(err, errUnknown) {
+	d := desiredtest.New(t, storetest.Open(t))
+	edit := func(next *node.Node) error {
+		desiredtest.AddService(fleettest.Service("web", 1, 2))(&next.Running)
+		return nil
+	}
+	if _, _, err := d.Change(t.Context(), false, edit); !errors.Is(err, desired.ErrUnknown) {
 		t.Fatalf("before anything was read: %v", err)
 	}
 	asked := make(chan error)

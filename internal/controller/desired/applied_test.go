@@ -1,4 +1,4 @@
-package controller
+package desired_test
 
 import (
 	"context"
@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/controller/desired/desiredtest"
+	"github.com/ballast-lb/ballast/internal/controller/documents"
 	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -15,7 +17,7 @@ import (
 )
 
 // applyFile makes the fleet what a file says, and returns what that changes.
-func applyFile(t *testing.T, d *Desired, file model.Fleet) []string {
+func applyFile(t *testing.T, d desiredtest.State, file model.Fleet) []string {
 	t.Helper()
 	changes, _, err := d.Change(context.Background(), false, func(next *node.Node) error {
 		file := file.Clone()
@@ -33,31 +35,31 @@ func drain(f *model.Fleet) { f.Service("web").Server("s1").State = model.StateDr
 // written is the document of service web.
 func written(t *testing.T, s *storetest.Store) store.Document {
 	t.Helper()
-	documents, _, err := s.Load(t.Context())
+	stored, _, err := s.Load(t.Context())
 	fleettest.Require(t, err)
-	return documents[slices.IndexFunc(documents, func(d store.Document) bool { return d.Key == servicesPrefix+"web" })]
+	return stored[slices.IndexFunc(stored, func(d store.Document) bool { return d.Key == documents.ServicesPrefix+"web" })]
 }
 
 func TestADrainSurvivesAnApplyThroughAnotherController(t *testing.T) {
-	s := newMemory(t)
-	d := following(t, s)
+	s := storetest.Open(t)
+	d := desiredtest.Following(t, s)
 	var file model.Fleet
-	addService(fleettest.Service("web", 1, 2, 3))(&file)
+	desiredtest.AddService(fleettest.Service("web", 1, 2, 3))(&file)
 	file.Nodes = []model.Node{{Name: "lb1", Tier: model.TierFirst}}
 	applyFile(t, d, file)
 	before := written(t, s)
-	change(t, d, drain)
-	change(t, d, removeServer("web", 3))
+	desiredtest.Change(t, d, drain)
+	desiredtest.Change(t, d, desiredtest.RemoveServer("web", 3))
 	fleettest.Require(t, d.SetHealth(t.Context(), map[string]node.Unhealthy{"web": {Down: []uint16{1}}}))
 	fleettest.Require(t, d.Age(t.Context(), time.Now(), func(string) bool { return true }, func(string, uint16) uint64 { return 1 }))
 
-	another := following(t, s)
+	another := desiredtest.Following(t, s)
 	file.Services[0].TableSlots = 251
-	removeServer("web", 3)(&file)
+	desiredtest.RemoveServer("web", 3)(&file)
 	if changes := applyFile(t, another, file); !slices.Equal(changes, []string{"service web: table_slots 4093 -> 251"}) {
 		t.Errorf("an edit elsewhere does %q", changes)
 	}
-	change(t, another, func(f *model.Fleet) { f.Service("web").Server("s1").State = model.StateActive })
+	desiredtest.Change(t, another, func(f *model.Fleet) { f.Service("web").Server("s1").State = model.StateActive })
 	if strings.Contains(string(before.Value)+string(written(t, s).Value), `"file"`) {
 		t.Errorf("nothing is drained, and yet the store has %s", written(t, s).Value)
 	}
@@ -65,12 +67,12 @@ func TestADrainSurvivesAnApplyThroughAnotherController(t *testing.T) {
 
 // A store that an earlier version has written says nothing of the file that was applied last: what it has counts as that.
 func TestAStoreOfAnEarlierVersionKnowsNoFile(t *testing.T) {
-	s := newMemory(t)
-	d := following(t, s)
+	s := storetest.Open(t)
+	d := desiredtest.Following(t, s)
 	var file model.Fleet
-	addService(fleettest.Service("web", 1, 2))(&file)
+	desiredtest.AddService(fleettest.Service("web", 1, 2))(&file)
 	applyFile(t, d, file)
-	change(t, d, func(f *model.Fleet) { f.Service("web").Server("s1").Weight = 7 })
+	desiredtest.Change(t, d, func(f *model.Fleet) { f.Service("web").Server("s1").Weight = 7 })
 	document := written(t, s)
 	from, to := []byte(`,"file":[`), []byte(`,"ignored":[`)
 	if !strings.Contains(string(document.Value), string(from)) {
@@ -79,20 +81,20 @@ func TestAStoreOfAnEarlierVersionKnowsNoFile(t *testing.T) {
 	document.Value = []byte(strings.Replace(string(document.Value), string(from), string(to), 1))
 	_, err := s.Commit(t.Context(), []store.Document{document})
 	fleettest.Require(t, err)
-	later := following(t, s)
+	later := desiredtest.Following(t, s)
 	if changes := applyFile(t, later, file); !slices.Equal(changes, []string{"service web: server s1: weight 7 -> 1"}) {
 		t.Errorf("the first file does %q", changes)
 	}
-	change(t, later, drain)
+	desiredtest.Change(t, later, drain)
 	if changes := applyFile(t, later, file); len(changes) != 0 {
 		t.Errorf("the second one does %q", changes)
 	}
 }
 
 func TestAServerWhoseDrainHasEndedStaysOffThoughTheFileSaysDraining(t *testing.T) {
-	d := following(t, newMemory(t))
+	d := desiredtest.Following(t, storetest.Open(t))
 	var file model.Fleet
-	addService(fleettest.Service("web", 1, 2))(&file)
+	desiredtest.AddService(fleettest.Service("web", 1, 2))(&file)
 	s1 := &file.Services[0].Servers[0]
 	s1.State, s1.Deadline = model.StateDraining, time.Now().Add(-time.Minute).UTC().Truncate(time.Second)
 	applyFile(t, d, file)

@@ -1,5 +1,5 @@
 //go:build !race
 
-package controller
+package desired_test
 
 const raceDetector = false

@@ -1,4 +1,4 @@
-package controller
+package desired_test
 
 import (
 	"reflect"
@@ -6,21 +6,24 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ballast-lb/ballast/internal/controller/desired/desiredtest"
+	"github.com/ballast-lb/ballast/internal/controller/documents"
 	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/store/storetest"
 )
 
 func TestNodesWithATierSurviveARestartOfTheController(t *testing.T) {
-	s := newMemory(t)
-	first := following(t, s)
-	if changes := change(t, first, fleettest.AddTiers); len(changes) < 3 {
+	s := storetest.Open(t)
+	first := desiredtest.Following(t, s)
+	if changes := desiredtest.Change(t, first, fleettest.AddTiers); len(changes) < 3 {
 		t.Errorf("changes %q", changes)
 	}
-	change(t, first, func(f *model.Fleet) { f.Node("lb2").State = model.StateDraining })
-	want := first.now().fleet()
-	second := following(t, s)
-	if have := second.now().fleet(); !reflect.DeepEqual(have.Nodes, want.Nodes) || !reflect.DeepEqual(have.NodeHealth, want.NodeHealth) ||
+	desiredtest.Change(t, first, func(f *model.Fleet) { f.Node("lb2").State = model.StateDraining })
+	want := first.Now().Fleet()
+	second := desiredtest.Following(t, s)
+	if have := second.Now().Fleet(); !reflect.DeepEqual(have.Nodes, want.Nodes) || !reflect.DeepEqual(have.NodeHealth, want.NodeHealth) ||
 		have.Nodes[1].State != model.StateDraining || have.NodeHealth.Interval == 0 {
 		t.Errorf("have %+v, want %+v", have, want)
 	}
@@ -31,25 +34,25 @@ func TestNodesWithATierSurviveARestartOfTheController(t *testing.T) {
 }
 
 func TestASecondTierThatIsRemovedLeavesNobodyDown(t *testing.T) {
-	s := newMemory(t)
-	d := following(t, s)
-	change(t, d, fleettest.AddTiers)
+	s := storetest.Open(t)
+	d := desiredtest.Following(t, s)
+	desiredtest.Change(t, d, fleettest.AddTiers)
 	fleettest.Require(t, d.SetHealth(t.Context(), map[string]node.Unhealthy{model.SecondTierName: {Down: []uint16{2}}}))
 	view, _ := d.View()
 	if view.Second == nil || !slices.Equal(view.Second.Down, []uint16{2}) {
 		t.Fatalf("nobody is down: %+v", view.Second)
 	}
 	before := view.Second.Revision
-	change(t, d, func(f *model.Fleet) { f.Node("lb3").State = model.StateOff })
+	desiredtest.Change(t, d, func(f *model.Fleet) { f.Node("lb3").State = model.StateOff })
 	if view, _ = d.View(); view.Second.Revision == before {
 		t.Error("the second tier has changed, its revision has not")
 	}
-	change(t, d, func(f *model.Fleet) { f.Nodes, f.NodeHealth = f.Nodes[:1], model.Health{} })
+	desiredtest.Change(t, d, func(f *model.Fleet) { f.Nodes, f.NodeHealth = f.Nodes[:1], model.Health{} })
 	fleettest.Require(t, d.SetHealth(t.Context(), map[string]node.Unhealthy{model.SecondTierName: {Down: []uint16{1}}}))
-	documents, _, err := s.Load(t.Context())
+	stored, _, err := s.Load(t.Context())
 	fleettest.Require(t, err)
-	if len(documents) != 2 || documents[0].Key != historyKey || documents[1].Key != nodesKey {
-		t.Errorf("left in the store: %+v", documents)
+	if len(stored) != 2 || stored[0].Key != documents.HistoryKey || stored[1].Key != documents.NodesKey {
+		t.Errorf("left in the store: %+v", stored)
 	}
 	if view, _ = d.View(); view.Second != nil || len(view.Nodes) != 1 {
 		t.Errorf("view %+v", view)
@@ -57,17 +60,17 @@ func TestASecondTierThatIsRemovedLeavesNobodyDown(t *testing.T) {
 }
 
 func TestWhyThereIsNoStateIsInPlainWords(t *testing.T) {
-	d := NewDesired(newMemory(t), node.Timing{}, fleettest.Log(t))
+	d := desiredtest.New(t, storetest.Open(t))
 	if why := d.Unknown(); why != "waiting for the first complete state of the store" {
 		t.Errorf("before anything is read: %s", why)
 	}
-	broken := newSnapshot()
-	broken.services["web"] = &serviceDocument{}
-	d.become(broken, true, func() {})
+	broken := documents.New()
+	broken.Services["web"] = &documents.Service{}
+	d.Become(broken)
 	if why := d.Unknown(); !strings.Contains(why, "the fleet in the store contradicts itself: ") {
 		t.Errorf("with a fleet that contradicts itself: %s", why)
 	}
-	d.become(newSnapshot(), true, func() {})
+	d.Become(documents.New())
 	if why := d.Unknown(); why != "" {
 		t.Errorf("with a fleet: %s", why)
 	}

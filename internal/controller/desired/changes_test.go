@@ -1,4 +1,4 @@
-package controller
+package desired_test
 
 import (
 	"context"
@@ -15,10 +15,14 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/controller/desired"
+	"github.com/ballast-lb/ballast/internal/controller/desired/desiredtest"
+	"github.com/ballast-lb/ballast/internal/controller/documents"
 	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/store"
+	"github.com/ballast-lb/ballast/internal/store/storetest"
 )
 
 // meeting is a store where a first change waits for a second one, so that both are made of the same state if they can be.
@@ -29,7 +33,7 @@ type meeting struct {
 	both    chan struct{}
 }
 
-func (m *meeting) Commit(ctx context.Context, documents []store.Document) (uint64, error) {
+func (m *meeting) Commit(ctx context.Context, stored []store.Document) (uint64, error) {
 	m.mutex.Lock()
 	both := m.both
 	if both != nil {
@@ -45,7 +49,7 @@ func (m *meeting) Commit(ctx context.Context, documents []store.Document) (uint6
 		case <-time.After(300 * time.Millisecond): // the second one waits for the first
 		}
 	}
-	return m.Store.Commit(ctx, documents)
+	return m.Store.Commit(ctx, stored)
 }
 
 func (m *meeting) arm() {
@@ -57,13 +61,13 @@ func (m *meeting) arm() {
 // fleetIn is what a store has.
 func fleetIn(t testing.TB, s store.Store) model.Fleet {
 	t.Helper()
-	documents, revision, err := s.Load(context.Background())
+	stored, revision, err := s.Load(context.Background())
 	fleettest.Require(t, err)
-	have := newSnapshot()
-	for _, document := range documents {
-		fleettest.Require(t, have.take(document, revision))
+	have := documents.New()
+	for _, document := range stored {
+		fleettest.Require(t, have.Take(document, revision))
 	}
-	return have.fleet()
+	return have.Fleet()
 }
 
 func serviceAt(name, vip string, ids ...int) model.Service {
@@ -103,21 +107,21 @@ func TestTwoChangesAtOnceNeverLeaveAFleetThatContradictsItself(t *testing.T) {
 	for name, edits := range races {
 		for _, controllers := range []int{1, 2} {
 			t.Run(fmt.Sprintf("%s, %d controllers", name, controllers), func(t *testing.T) {
-				s := &meeting{Store: newMemory(t)}
-				one := following(t, s)
+				s := &meeting{Store: storetest.Open(t)}
+				one := desiredtest.Following(t, s)
 				two := one
 				if controllers == 2 {
-					two = following(t, s)
+					two = desiredtest.Following(t, s)
 				}
-				change(t, one, func(f *model.Fleet) {
+				desiredtest.Change(t, one, func(f *model.Fleet) {
 					f.Keys = fleettest.Keys()
 					f.Services = []model.Service{serviceAt("web", "198.51.100.1", 1), serviceAt("mail", "198.51.100.2", 1)}
 				})
-				fleettest.Await(t, "both know", func() bool { return two.now().revision == one.now().revision })
+				fleettest.Await(t, "both know", func() bool { return two.Now().Revision == one.Now().Revision })
 				s.arm()
 				var running sync.WaitGroup
 				var refused [2]error
-				for i, d := range []*Desired{one, two} {
+				for i, d := range []desiredtest.State{one, two} {
 					running.Go(func() {
 						_, _, refused[i] = d.Change(t.Context(), false, func(next *node.Node) error { edits[i](&next.Running); return nil })
 					})
@@ -139,22 +143,22 @@ func TestTwoChangesAtOnceNeverLeaveAFleetThatContradictsItself(t *testing.T) {
 // Promise: When the store holds an inconsistent fleet, nodes keep the last consistent state, and PROBLEMS names
 // what to repair.
 func TestNodesAreNotToldAFleetThatContradictsItselfAndItCanBeMended(t *testing.T) {
-	s := newMemory(t)
-	d := following(t, s)
-	change(t, d, func(f *model.Fleet) {
+	s := storetest.Open(t)
+	d := desiredtest.Following(t, s)
+	desiredtest.Change(t, d, func(f *model.Fleet) {
 		f.Keys = fleettest.Keys()
 		f.Services = []model.Service{serviceAt("mail", "198.51.100.1", 1), serviceAt("web", "198.51.100.2", 1, 2)}
 	})
 	good, _ := d.View()
-	wrong, err := json.Marshal(serviceDocument{Service: serviceAt("shop", "198.51.100.2", 1)})
+	wrong, err := json.Marshal(documents.Service{Service: serviceAt("shop", "198.51.100.2", 1)})
 	fleettest.Require(t, err)
-	_, err = s.Commit(t.Context(), []store.Document{{Key: servicesPrefix + "shop", Value: wrong}})
+	_, err = s.Commit(t.Context(), []store.Document{{Key: documents.ServicesPrefix + "shop", Value: wrong}})
 	fleettest.Require(t, err)
 	fleettest.Await(t, "it is noticed", func() bool { return d.Broken() != nil })
 	if view, _ := d.View(); view.Revision != good.Revision || len(view.Services) != 2 {
 		t.Errorf("nodes are told %+v", view)
 	}
-	if started := following(t, s); started.Broken() == nil {
+	if started := desiredtest.Following(t, s); started.Broken() == nil {
 		t.Error("a controller that has just started does not notice")
 	} else if view, _ := started.View(); view != nil {
 		t.Errorf("a controller that knows nothing else tells nodes of %+v", view)
@@ -166,7 +170,7 @@ func TestNodesAreNotToldAFleetThatContradictsItselfAndItCanBeMended(t *testing.T
 	if err == nil || !strings.Contains(err.Error(), "contradicts itself") || !strings.Contains(err.Error(), "shop") {
 		t.Errorf("a change of something else: %v", err)
 	}
-	change(t, d, func(f *model.Fleet) {
+	desiredtest.Change(t, d, func(f *model.Fleet) {
 		f.Services = slices.DeleteFunc(f.Services, func(s model.Service) bool { return s.Name == "shop" })
 	})
 	if view, _ := d.View(); d.Broken() != nil || view.Revision <= good.Revision || len(view.Services) != 2 {
@@ -228,11 +232,11 @@ func state(service string, to model.ServerState) node.Edit {
 }
 
 func TestAControllerThatIsBehindDoesNotSayThatThereIsNothingToDo(t *testing.T) {
-	s := newMemory(t)
+	s := storetest.Open(t)
 	behind := &stalled{Store: s}
-	d, late := following(t, s), following(t, behind)
-	change(t, d, addService(fleettest.Service("web", 1)))
-	fleettest.Await(t, "both know", func() bool { return late.now().revision == d.now().revision })
+	d, late := desiredtest.Following(t, s), desiredtest.Following(t, behind)
+	desiredtest.Change(t, d, desiredtest.AddService(fleettest.Service("web", 1)))
+	fleettest.Await(t, "both know", func() bool { return late.Now().Revision == d.Now().Revision })
 	for name, dryRun := range map[string]bool{"a change": false, "a dry run": true} {
 		behind.hold(true)
 		_, _, err := d.Change(t.Context(), false, state("web", model.StateDraining))
@@ -250,7 +254,7 @@ func TestAControllerThatIsBehindDoesNotSayThatThereIsNothingToDo(t *testing.T) {
 		case a := <-said:
 			t.Errorf("%s by a controller that is behind: %q, %v", name, a.changes, a.err)
 			behind.hold(false)
-		case <-time.After(3 * reloadPause):
+		case <-time.After(3 * desired.ReloadPause):
 			behind.hold(false)
 			if a := <-said; a.err != nil || len(a.changes) != 1 {
 				t.Errorf("%s by a controller that was behind: %q, %v", name, a.changes, a.err)
@@ -260,7 +264,7 @@ func TestAControllerThatIsBehindDoesNotSayThatThereIsNothingToDo(t *testing.T) {
 		fleettest.Require(t, err)
 	}
 	behind.hold(true)
-	change(t, d, func(f *model.Fleet) {
+	desiredtest.Change(t, d, func(f *model.Fleet) {
 		f.Services = append(f.Services, serviceAt("new", "198.51.100.9", 1))
 	})
 	read := make(chan model.Fleet, 1)
@@ -277,7 +281,7 @@ func TestAControllerThatIsBehindDoesNotSayThatThereIsNothingToDo(t *testing.T) {
 		_, _, err := late.Change(t.Context(), false, state("new", model.StateDraining))
 		found <- err
 	}()
-	time.AfterFunc(2*reloadPause, func() { behind.hold(false) })
+	time.AfterFunc(2*desired.ReloadPause, func() { behind.hold(false) })
 	if err := <-found; err != nil {
 		t.Errorf("what was added before is not found: %v", err)
 	}
@@ -287,10 +291,10 @@ func TestAControllerThatIsBehindDoesNotSayThatThereIsNothingToDo(t *testing.T) {
 }
 
 func TestNothingIsAnsweredAsDoneOrRefusedWithoutTheStore(t *testing.T) {
-	s := &faultyStore{Store: newMemory(t)}
-	d := following(t, s)
-	change(t, d, addService(fleettest.Service("web", 1)))
-	s.set(true)
+	s := &desiredtest.FaultyStore{Store: storetest.Open(t)}
+	d := desiredtest.Following(t, s)
+	desiredtest.Change(t, d, desiredtest.AddService(fleettest.Service("web", 1)))
+	s.Set(true)
 	for name, edit := range map[string]node.Edit{
 		"a change": state("web", model.StateDraining), "nothing to do": state("web", model.StateActive), "what is not there": state("none", model.StateActive),
 	} {

@@ -14,17 +14,20 @@ import (
 // rows shows fields as rows of a table.
 func rows[T any](section string, fields []Field[T]) string {
 	var b strings.Builder
-	b.WriteString("| key | values | default | meaning |\n|---|---|---|---|\n")
+	b.WriteString("| key | values (default) | meaning |\n|---|---|---|\n")
 	for _, f := range fields {
 		allowed := f.Allowed()
 		if allowed == "" {
 			allowed = f.Unit
 		}
+		if f.Default != "" {
+			allowed += " (" + f.Default + ")"
+		}
 		meaning := f.Doc
 		if f.More != "" {
 			meaning += ". " + f.More
 		}
-		fmt.Fprintf(&b, "| `%s%s` | %s | %s | %s |\n", section, f.Key, allowed, f.Default, meaning)
+		fmt.Fprintf(&b, "| `%s%s` | %s | %s |\n", section, f.Key, allowed, meaning)
 	}
 	return b.String()
 }

@@ -185,7 +185,7 @@ int opener(struct xdp_md *ctx)
 /* Over a pair of devices: the thread that sends, and the frames that came back from the program under test: all, those that look otherwise
  * than they should, and those that the kernel handled in another thread's time. */
 struct bench_crossing {
-	__u64 sender, arrived, strays, elsewhere;
+	__u64 sender, arrived, unexpected, elsewhere;
 	__u64 sent_at; /* through a switch: when the last was sent, in ns */
 };
 struct bench_crossing crossing;
@@ -204,7 +204,7 @@ int sender(struct xdp_md *ctx)
 inline_always void arrive(struct xdp_md *ctx)
 {
 	if (bpf_xdp_get_buff_len(ctx) != cell.length + cell.growth)
-		__sync_fetch_and_add(&crossing.strays, 1);
+		__sync_fetch_and_add(&crossing.unexpected, 1);
 	if (bpf_get_current_task() != crossing.sender)
 		__sync_fetch_and_add(&crossing.elsewhere, 1);
 	__sync_fetch_and_add(&crossing.arrived, 1);

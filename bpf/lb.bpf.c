@@ -30,10 +30,10 @@
 #include "lb/state/rounds.h"
 #include "lb/state/counters.h"
 #include "lb/state/node.h"
-#include "lb/state/lightest.h"
+#include "lb/state/least_loaded.h"
 #include "lb/state/loads.h"
 #include "lb/state/connections.h"
-#include "lb/state/later.h"
+#include "lb/state/deferred.h"
 #include "lb/state/local_table.h"
 #include "lb/state/quic.h"
 #include "lb/state/trace.h"
@@ -63,7 +63,7 @@
 #include "lb/affinity/local_table.h"
 #include "lb/affinity/table.h"
 #include "lb/affinity/assign.h"
-#include "lb/affinity/later.h"
+#include "lb/affinity/deferred.h"
 #include "lb/affinity/replica_table.h"
 #include "lb/affinity/replicated.h"
 #include "lb/affinity/chain.h"
@@ -92,7 +92,7 @@
 #include "wire/tunnel.h"
 #include "wire/decapsulate.h"
 #include "lb/send/route.h"
-#include "lb/send/circle.h"
+#include "lb/send/loop.h"
 #include "lb/send/peer.h"
 #include "lb/send/release.h"
 
@@ -176,7 +176,7 @@ inline_always int slow_path(struct xdp_md *ctx, int ingress)
 	if (verdict == VERDICT_CONTINUE)
 		return decision.service && decision.service->flags & SERVICE_SESSION ? START_SESSION : NEXT_PROGRAM;
 	service = decision.service ? decision.service->number : 0;
-	if ((verdict == PASSED_NO_SERVICE || verdict == PASSED_UNSUPPORTED) && would_circle(ctx, &packet))
+	if ((verdict == PASSED_NO_SERVICE || verdict == PASSED_UNSUPPORTED) && would_loop(ctx, &packet))
 		verdict = DROPPED_NO_SERVICE;
 	count_verdict(service, verdict, packet.length);
 	if (is_traced())
@@ -378,7 +378,7 @@ int flush_counts(struct xdp_md *ctx)
 {
 	__u32 first = 0;
 
-	later_flush(bpf_map_lookup_elem(&later_lists, &first));
+	deferred_flush(bpf_map_lookup_elem(&deferred_lists, &first));
 	return XDP_PASS;
 }
 

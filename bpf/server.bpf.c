@@ -33,13 +33,13 @@
 #include "server/timestamp/begin.h"
 #include "server/timestamp/renew.h"
 #include "server/timestamp/translated.h"
-#include "server/timestamp/stray.h"
+#include "server/timestamp/orphan.h"
 #include "server/takeover/refused.h"
 #include "server/takeover/take_over.h"
-#include "server/takeover/make_way.h"
+#include "server/takeover/reset_old.h"
 #include "wire/tunnel.h"
 #include "wire/decapsulate.h"
-#include "server/tunnel/hand_on.h"
+#include "server/tunnel/forward.h"
 #include "server/accept/deliver.h"
 #include "server/accept/accept.h"
 #include "server/accept/live.h"
@@ -130,7 +130,7 @@ static __noinline enum agent_verdict restore_unmarked(struct __sk_buff *skb, str
 	enum agent_verdict verdict = AGENT_CONTINUE;
 
 	if (served && served->flags & SERVED_TAKES_OVER)
-		verdict = make_way(skb, sk, served, f);
+		verdict = reset_old(skb, sk, served, f);
 	return verdict == AGENT_CONTINUE ? INGRESS_UNMARKED : verdict;
 }
 
@@ -179,7 +179,7 @@ static __noinline enum agent_verdict restore_nothing(struct __sk_buff *skb, cons
 	if (sk->state == SOCKET_LISTEN)
 		verdict = take_over(skb, sk, served, f, &unused);
 	else if (sk->state == SOCKET_TIME_WAIT)
-		verdict = make_way(skb, sk, served, f);
+		verdict = reset_old(skb, sk, served, f);
 	bpf_sk_release(sk);
 	return verdict == AGENT_CONTINUE ? INGRESS_NO_TIMESTAMP : verdict;
 }
@@ -211,7 +211,7 @@ inline_always enum agent_verdict restore(struct __sk_buff *skb)
 		goto out;
 	}
 	if (sk->state == SOCKET_NEW_SYN_RECV) {
-		verdict = served->flags & SERVED_TAKES_OVER && echoes_beginning(served, &f) ? make_way(skb, sk, served, &f) : AGENT_CONTINUE;
+		verdict = served->flags & SERVED_TAKES_OVER && echoes_beginning(served, &f) ? reset_old(skb, sk, served, &f) : AGENT_CONTINUE;
 		if (verdict == AGENT_CONTINUE)
 			verdict = restore_request(sk, served, &f, &restored);
 	} else if (sk->state == SOCKET_LISTEN && served->flags & SERVED_TAKES_OVER && (verdict = take_over(skb, sk, served, &f, &restored)) != AGENT_CONTINUE) {
@@ -224,7 +224,7 @@ inline_always enum agent_verdict restore(struct __sk_buff *skb)
 	} else if (sk->state == SOCKET_TIME_WAIT) {
 		connected = 1;
 		if (served->flags & SERVED_TAKES_OVER && echoes_beginning(served, &f)) {
-			verdict = make_way(skb, sk, served, &f);
+			verdict = reset_old(skb, sk, served, &f);
 			if (verdict == AGENT_CONTINUE)
 				verdict = INGRESS_DROPPED_BEFORE;
 		} else {
@@ -238,7 +238,7 @@ inline_always enum agent_verdict restore(struct __sk_buff *skb)
 out:
 	if (verdict >= INGRESS_RESTORED_REQUEST && verdict <= INGRESS_RESTORED_TRANSLATED)
 		rewrite(skb, &f, FROM_CLIENT, bpf_htonl(restored));
-	if (!connected && (verdict == INGRESS_NO_SOCKET || verdict == INGRESS_BAD_COOKIE) && is_first_stray(skb, served, &f))
+	if (!connected && (verdict == INGRESS_NO_SOCKET || verdict == INGRESS_BAD_COOKIE) && is_first_orphan(skb, served, &f))
 		return INGRESS_DROPPED_STRAY;
 	return verdict;
 }
@@ -350,7 +350,7 @@ inline_always enum agent_verdict mark(struct __sk_buff *skb)
 	if (flow_find_timestamp(&f, skb) != TIMESTAMP_FOUND) {
 		verdict = no_timestamp(&f);
 		if (verdict == EGRESS_RESET_NO_TIMESTAMP && served->flags & SERVED_TAKES_OVER && (!full || full->type != SOCKET_TYPE_STREAM) &&
-		    was_taken(skb, served, &f))
+		    was_taken_over(skb, served, &f))
 			return EGRESS_RESET_TAKEN_OVER;
 		return verdict;
 	}
@@ -408,7 +408,7 @@ inline_always enum agent_verdict recognise(struct xdp_md *ctx, struct tunnel *t,
 		return PASSED_FOREIGN_TUNNEL;
 	if (!tunnel_lengths_agree(t, p, data, end))
 		return DROPPED_MALFORMED_TUNNEL;
-	return tunnel_taken(t->source) ? AGENT_CONTINUE : DROPPED_FOREIGN_SOURCE;
+	return tunnel_accept(t->source) ? AGENT_CONTINUE : DROPPED_FOREIGN_SOURCE;
 }
 
 /* AGENT_CONTINUE: a packet with stops stays here. */
@@ -425,7 +425,7 @@ inline_always enum agent_verdict stop_here(struct xdp_md *ctx, const struct tunn
 		*delivered = DECAPSULATED_LAST;
 	if (choices && !tunnel_known(t->source)) /* nobody has a server relay for him */
 		return AGENT_CONTINUE;
-	verdict = hand_on(ctx, t, action);
+	verdict = forward_tunnel(ctx, t, action);
 	if (!is_new)
 		return verdict;
 	return verdict == HANDED_ON ? passed_on_at(t->column) : verdict == DROPPED_MALFORMED_TUNNEL ? verdict : AGENT_CONTINUE;

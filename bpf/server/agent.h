@@ -100,7 +100,7 @@ struct served {
 	__u8 flags;
 	__u8 id_bits; /* of the cookie, for the id; above them, what a load balancer put there */
 	/* With SERVED_CHOICES: */
-	__u16 acceptance; /* its place in the maps of acceptance.h */
+	__u16 acceptance; /* its index in the maps of acceptance.h */
 	__u32 threshold; /* static: the load must be less; dynamic: the limit that it begins with */
 	__u16 window; /* dynamic: attempts, at least 1 */
 	__u16 low, high; /* dynamic: the limit rises when a window has fewer accepted than low, and falls when it has more than high */

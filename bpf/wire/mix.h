@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* mix.h - a flow's place in a connection table, by multiplication under a key. */
+/* mix.h - a flow's slot in a connection table, by multiplication under a key. */
 #pragma once
 
 #include "wire/kernel.h"

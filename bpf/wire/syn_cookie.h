@@ -58,7 +58,7 @@ inline_always __u32 syn_cookie_mac(const struct siphash_state *begun, const stru
 	return siphash24_end(&s) >> (32 + SYN_COOKIE_LOW_BITS);
 }
 
-/* Low bits of the sequence number: what the SYN has told. */
+/* Low bits of the sequence number: the SYN's options. */
 inline_always __u32 syn_cookie_low(__u16 mss, __u8 scale, _Bool sack, _Bool ecn, __u32 period)
 {
 	__u32 index = 0;

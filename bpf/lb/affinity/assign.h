@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* assign.h - what a packet with a valid cookie means for the table: the way through table.h, in order. */
+/* assign.h - what a packet with a valid cookie means for the table: the steps of table.h, in order. */
 #pragma once
 
 #include "wire/kernel.h"
 #include "wire/mix.h"
 #include "wire/parse.h"
 #include "lb/state/connections.h"
-#include "lb/state/later.h"
+#include "lb/state/deferred.h"
 #include "lb/state/service.h"
 #include "lb/state/verdict.h"
 #include "lb/affinity/closing.h"
@@ -26,12 +26,12 @@ inline_always struct connection *assigned(const struct service *service, const s
 	return c && table_is_of(c, f) && connection_state(c->owner) < CONNECTION_FINISHED ? c : 0;
 }
 
-/* Is the place held by another flow whose server has only just been told? */
+/* Is the slot held by another flow, whose server has only just received its index? */
 inline_always _Bool assignment_is_busy(__u64 assignment)
 {
 	struct connection *c = table_entry(assignment);
 
-	return assignment && c && connection_state(c->owner) == CONNECTION_NEW && connection_clock() - c->last < TABLE_HURRY;
+	return assignment && c && connection_state(c->owner) == CONNECTION_NEW && connection_clock() - c->last < ASSIGNMENT_TIME;
 }
 
 /* The cookie that d->carried.echo carries becomes the one that names entry. */
@@ -56,8 +56,8 @@ static __noinline int assign_unsettled(__u64 hash)
 inline_always struct connection *assign(const struct packet *p, struct decision *d, const struct table_flow *f, __u32 *entry,
 					enum verdict *verdict)
 {
-	__u32 place = f->hash >> 16 & (ASSIGNMENTS - 1);
-	__u64 *assignment = bpf_map_lookup_elem(&assignments, &place);
+	__u32 slot = f->hash >> 16 & (ASSIGNMENTS - 1);
+	__u64 *assignment = bpf_map_lookup_elem(&assignments, &slot);
 	struct connection *c;
 
 	if (!assignment)
@@ -77,7 +77,7 @@ inline_always struct connection *assign(const struct packet *p, struct decision 
 	return c;
 }
 
-/* The server uses the index: it has been told. */
+/* The server uses the index. */
 inline_always void assign_confirm(struct connection *c)
 {
 	union connection_owner owner = { .word = *(volatile __u64 *)&c->owner.word };
@@ -86,7 +86,7 @@ inline_always void assign_confirm(struct connection *c)
 		__sync_val_compare_and_swap(&c->owner.word, owner.word, owner.word ^ (__u64)(CONNECTION_NEW ^ CONNECTION_OPEN) << 48);
 }
 
-/* A suspect's packets visit the scrubber; the server is the next stop. Without a way to the scrubber, or from it on, they go straight: 0. */
+/* A suspect's packets visit the scrubber; the server is the next stop. Without a path to the scrubber, or from it on, they go to the server directly: 0. */
 inline_always const struct server *assign_scrubber(const struct decision *d, const struct connection *c)
 {
 	const struct server *scrubber;
@@ -108,7 +108,7 @@ inline_always enum verdict table_commit(const struct packet *p, struct decision 
 	struct connection *c;
 	__u32 entry;
 
-	table_place(&f, p, service, d->id);
+	table_flow_of(&f, p, service, d->id);
 	c = table_find(service, &f, d->carried.plain);
 	entry = f.base + (d->carried.plain >> (service->id_bits & 15) & ((1u << (service->index_bits & 7)) - 1));
 	if (c)

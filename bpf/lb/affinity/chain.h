@@ -19,16 +19,16 @@ enum replica_outcome {
 	REPLICA_HERE, /* goes on at this node; never leaves this file */
 };
 
-/* Where this node stands in the chain of a question. */
-struct replica_place {
+/* This node's position in the chain of a question. */
+struct chain_position {
 	__u16 head, tail, next; /* next: the node behind this one */
 	__u8 at; /* from the head; REPLICA_CHAIN: nowhere */
 	_Bool last_is_member; /* the sender of a Write is in the chain */
 };
 
-inline_always struct replica_place replica_stand(const struct replica_chain *chain, const struct replica_step *s, __u16 self)
+inline_always struct chain_position chain_position_of(const struct replica_chain *chain, const struct replica_step *s, __u16 self)
 {
-	struct replica_place p = { .head = chain->node[0], .at = REPLICA_CHAIN };
+	struct chain_position p = { .head = chain->node[0], .at = REPLICA_CHAIN };
 
 	for (__u32 i = 0; i < REPLICA_CHAIN; i++) {
 		if (i >= chain->length)
@@ -53,7 +53,7 @@ inline_always int replica_pass(struct replica_step *s, __u8 kind, __u16 to, __u1
 }
 
 /* Answers, passes on, or makes a Write of the question. */
-inline_always int replica_who_owns(struct replica_step *s, const struct replica_place *p, __u16 self, __u32 period)
+inline_always int replica_who_owns(struct replica_step *s, const struct chain_position *p, __u16 self, __u32 period)
 {
 	struct replica_known known = {};
 	const struct replica_entry *e;
@@ -83,7 +83,7 @@ inline_always int replica_who_owns(struct replica_step *s, const struct replica_
 }
 
 /* WriteIfNotExists (figure 6). */
-inline_always int replica_write(struct replica_step *s, const struct replica_place *p, __u16 self)
+inline_always int replica_write(struct replica_step *s, const struct chain_position *p, __u16 self)
 {
 	_Bool is_tail = p->tail == self;
 	int why;
@@ -105,7 +105,7 @@ inline_always int replica_write(struct replica_step *s, const struct replica_pla
 }
 
 /* This node has not taken the newest view yet, or is about to. What the forwarder has on record goes back, to be used for this packet and not to be recorded
- * anew: the chain has not heard that the connection lives. */
+ * again: the chain has not heard that the connection lives. */
 inline_always int replica_send_back(struct replica_step *s, __u16 self)
 {
 	if (!(s->flags & PEER_RECORDED))
@@ -115,9 +115,9 @@ inline_always int replica_send_back(struct replica_step *s, __u16 self)
 	return replica_pass(s, PEER_OWNS, s->forwarder, self);
 }
 
-/* Asks the chain that this node knows what somebody has asked an older one. To the chain it is a packet that has come to this node; only the answer goes to
- * the one that it has really come to, which may have been taken off the ring without knowing it. */
-inline_always int replica_ask_anew(struct replica_step *s, const struct replica_chain *chain, const struct replica_place *p, __u16 self)
+/* Sends a question for an older chain to the chain that this node knows. The chain treats it as a packet that arrived at this node; only the answer goes to
+ * the node where it really arrived, which may have been removed from the ring and not know it. */
+inline_always int replica_ask_again(struct replica_step *s, const struct replica_chain *chain, const struct chain_position *p, __u16 self)
 {
 	s->chain = chain->since;
 	s->last = 0;
@@ -130,7 +130,7 @@ __noinline int replica_step_on(struct replica_step *s)
 	const struct replica_current *now = replicas_now();
 	const struct replica_config *config = now ? replica_config_now(now) : 0;
 	const struct replica_view *view = now ? replica_view_now(now) : 0;
-	struct replica_place place;
+	struct chain_position position;
 	struct replica_chain chain;
 
 	if (!s)
@@ -146,12 +146,12 @@ __noinline int replica_step_on(struct replica_step *s)
 	s->verdict = DROPPED_TOO_MANY_HOPS;
 	if (s->hops > view->hop_limit)
 		return REPLICA_DROP;
-	place = replica_stand(&chain, s, config->self);
+	position = chain_position_of(&chain, s, config->self);
 	if (s->chain != chain.since)
-		return replica_ask_anew(s, &chain, &place, config->self);
+		return replica_ask_again(s, &chain, &position, config->self);
 	if (s->kind == PEER_WHO_OWNS)
-		return replica_who_owns(s, &place, config->self, now->period);
-	return replica_write(s, &place, config->self);
+		return replica_who_owns(s, &position, config->self, now->period);
+	return replica_write(s, &position, config->self);
 }
 
 /* Does what this node, to which s is sent, has to do about it, until it is sent on or is answered. */

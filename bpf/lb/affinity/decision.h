@@ -14,7 +14,7 @@ struct decision {
 	const struct service *service;
 	const struct server *server;
 	__u16 id;
-	__u16 stops[STOPS_MAX]; /* ids of the servers that the packet goes on to; NO_ID keeps a place */
+	__u16 stops[STOPS_MAX]; /* ids of the servers that the packet goes on to; NO_ID fills a gap */
 	__u8 stops_count;
 	__u8 next; /* index of the stop after the server */
 	__u8 verdict; /* enum verdict: why this server */

@@ -8,8 +8,8 @@
 #include "wire/siphash.h"
 #include "lb/state/service.h"
 
-/* Where a packet may find its server: the owners to ask, one after the other. */
-struct places {
+/* The servers that may have a flow's connection, in the order in which they are asked. */
+struct owner_list {
 	__u16 id[8]; /* 1 + STOPS_MAX, and to a power of two */
 };
 
@@ -26,19 +26,19 @@ inline_always const struct column *column_at(__u32 index)
 	return bpf_map_lookup_elem(&slots, &index);
 }
 
-/* Has nobody owned it before? */
+/* Has it had no other owner? */
 inline_always _Bool has_no_past(const struct column *column)
 {
 	return !(column->owners[1] | column->owners[2] | column->owners[3]);
 }
 
-/* All who may have the flow's connection: the owners of so many columns of a slot, of each its history (by_rows: of each the first, then
- * of each the second ...). Returns how many there are. A global function: verified once. */
-__noinline int place_older(__u32 cell, __u32 columns, __u32 by_rows, struct places *places)
+/* Fills the list with the owners of so many columns of a slot and their histories, column by column, or row by row (by_rows). Returns how
+ * many there are. A global function: verified once. */
+__noinline int earlier_owners(__u32 cell, __u32 columns, __u32 by_rows, struct owner_list *list)
 {
 	__u32 count = 0;
 
-	if (!places)
+	if (!list)
 		return 0;
 	for (__u32 i = 0; i < CANDIDATES_MAX * HISTORY_MAX; i++) {
 		__u32 column = by_rows ? i % CANDIDATES_MAX : i / HISTORY_MAX, row = by_rows ? i / CANDIDATES_MAX : i % HISTORY_MAX;
@@ -50,7 +50,7 @@ __noinline int place_older(__u32 cell, __u32 columns, __u32 by_rows, struct plac
 			continue;
 		at = count++;
 		asm volatile("" : "+r"(at)); /* what is masked is what is used */
-		places->id[at & 7] = id;
+		list->id[at & 7] = id;
 	}
 	return count;
 }

@@ -77,7 +77,7 @@ __noinline int quic_read(struct xdp_md *ctx, const struct service *service, __u3
 	return 0;
 }
 
-/* Of a connection that begins: keyed by what its client has drawn, so that nobody can aim at the place of another's. */
+/* Of a connection that begins: keyed by what its client has drawn, so that nobody can aim at the slot of another's. */
 inline_always __u64 starting_hash(const struct packet *p, const struct service *service, __u64 drawn)
 {
 	const struct siphash_state *begun = &service->placement_hash;
@@ -96,16 +96,16 @@ inline_always __u64 starting_hash(const struct packet *p, const struct service *
 
 inline_always __u16 starting_find(__u64 hash)
 {
-	volatile __u64 *place = starting_place(hash);
-	__u64 found = place ? *place : 0;
+	volatile __u64 *slot = starting_slot(hash);
+	__u64 found = slot ? *slot : 0;
 
 	return (found ^ hash) >> 16 ? NO_ID : found;
 }
 
 inline_always void starting_commit(__u64 hash, __u16 id)
 {
-	volatile __u64 *place = starting_place(hash);
+	volatile __u64 *slot = starting_slot(hash);
 
-	if (place)
-		*place = (hash & ~0xffffULL) | id;
+	if (slot)
+		*slot = (hash & ~0xffffULL) | id;
 }

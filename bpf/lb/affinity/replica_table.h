@@ -9,7 +9,7 @@ enum replica_insert {
 	REPLICA_INSERTED,
 	REPLICA_EXISTS,
 	REPLICA_FULL,
-	REPLICA_BUSY, /* others are in the way */
+	REPLICA_BUSY, /* other CPUs change the buckets */
 };
 
 inline_always __u32 replica_first(__u64 key)
@@ -28,8 +28,8 @@ inline_always struct replica_entry *replica_in(struct replica_bucket *bucket, __
 		return 0;
 #pragma unroll
 	for (int i = 0; i < 7; i++)
-		if (*(volatile __u64 *)&bucket->place[i].key == key && *(volatile __u64 *)&bucket->place[i].word)
-			return &bucket->place[i];
+		if (*(volatile __u64 *)&bucket->slot[i].key == key && *(volatile __u64 *)&bucket->slot[i].word)
+			return &bucket->slot[i];
 	return 0;
 }
 
@@ -45,44 +45,44 @@ inline_always struct replica_entry *replica_find(void *map, __u64 key)
 	return replica_in(bpf_map_lookup_elem(map, &second), key);
 }
 
-/* What a look at a bucket shows. */
-struct replica_look {
+/* The state of a bucket, and of a key in it. */
+struct replica_probe {
 	__u64 head;
 	__u64 word; /* of the key's entry, 0: none */
-	_Bool busy; /* somebody fills or empties a place that may be the key's */
+	_Bool busy; /* a slot that may be the key's is being filled or emptied */
 };
 
-inline_always void replica_look(struct replica_look *look, struct replica_bucket *bucket, __u64 key)
+inline_always void replica_probe(struct replica_probe *probe, struct replica_bucket *bucket, __u64 key)
 {
-	look->head = __sync_fetch_and_add(&bucket->head, 0); /* before anything else of it is read */
+	probe->head = __sync_fetch_and_add(&bucket->head, 0); /* before anything else of it is read */
 #pragma unroll
 	for (int i = 0; i < 7; i++) {
-		__u64 there = *(volatile __u64 *)&bucket->place[i].key;
+		__u64 there = *(volatile __u64 *)&bucket->slot[i].key;
 
-		if (!(look->head >> (i + 1) & 1))
+		if (!(probe->head >> (i + 1) & 1))
 			continue;
 		if (there == key) {
-			look->word = *(volatile __u64 *)&bucket->place[i].word;
-			look->busy |= !look->word;
+			probe->word = *(volatile __u64 *)&bucket->slot[i].word;
+			probe->busy |= !probe->word;
 		} else if (!there) {
-			look->busy = 1;
+			probe->busy = 1;
 		}
 	}
 }
 
-inline_always __u32 replica_taken(__u64 head)
+inline_always __u32 replica_used(__u64 head)
 {
-	__u32 bits = head & REPLICA_PLACES;
+	__u32 bits = head & REPLICA_USED;
 
 	bits = (bits & 0x55) + (bits >> 1 & 0x55);
 	bits = (bits & 0x33) + (bits >> 2 & 0x33);
 	return (bits & 15) + (bits >> 4);
 }
 
-/* Takes a place in `to`, which is `first` or the key's second bucket. 0: others have changed one of them meanwhile. */
+/* Takes a slot in `to`, which is `first` or the key's second bucket. 0: another CPU has changed one of them meanwhile. */
 inline_always __u64 replica_take(struct replica_bucket *first, __u64 first_head, struct replica_bucket *to, __u64 head)
 {
-	__u64 bit = ~head & REPLICA_PLACES;
+	__u64 bit = ~head & REPLICA_USED;
 
 	bit &= -bit;
 	if (__sync_val_compare_and_swap(&to->head, head, (head | bit) + REPLICA_CHANGE) != head)
@@ -99,30 +99,30 @@ inline_always void replica_fill(struct replica_bucket *bucket, __u64 bit, __u64 
 	for (int i = 0; i < 7; i++) {
 		if (bit != 2ULL << i)
 			continue;
-		__sync_lock_test_and_set(&bucket->place[i].word, word);
-		__sync_lock_test_and_set(&bucket->place[i].key, key);
+		__sync_lock_test_and_set(&bucket->slot[i].word, word);
+		__sync_lock_test_and_set(&bucket->slot[i].key, key);
 	}
 }
 
 /* Puts an entry in, unless there is one: *word is that one then. REPLICA_BUSY: try again. A global function: verified once, and not for each try. */
 __noinline int replica_try(struct replica_bucket *first, struct replica_bucket *second, __u64 key, __u64 *word)
 {
-	struct replica_look a = {}, b = {};
+	struct replica_probe a = {}, b = {};
 	__u32 in_first, in_second;
 	__u64 bit;
 
 	if (!first || !second || !word)
 		return REPLICA_FULL;
-	replica_look(&a, first, key);
-	replica_look(&b, second, key);
+	replica_probe(&a, first, key);
+	replica_probe(&b, second, key);
 	if (a.word || b.word) {
 		*word = a.word ?: b.word;
 		return REPLICA_EXISTS;
 	}
 	if (a.busy || b.busy)
 		return REPLICA_BUSY;
-	in_first = replica_taken(a.head);
-	in_second = replica_taken(b.head);
+	in_first = replica_used(a.head);
+	in_second = replica_used(b.head);
 	if (in_first <= in_second) {
 		if (in_first == 7)
 			return REPLICA_FULL;
@@ -161,7 +161,7 @@ __noinline int replica_insert_answer(__u64 key, __u64 *word)
 	return word ? replica_put(&replica_answers, key, word) : REPLICA_BUSY;
 }
 
-/* Puts in what user space has written down. Here, and not there: a process that is killed leaves no place that is being filled. */
+/* Puts in what user space has written down. Here, and not there: a process that is killed leaves no slot that is being filled. */
 inline_always void replica_insert_batch(void)
 {
 	for (__u32 i = 0; i < REPLICA_BATCH; i++) {

@@ -2,8 +2,8 @@
 /* table.h - Cheetah III-B: the index in the cookie leads to the connection's entry: statistics, limits, suspicion.
  *
  * Called for packets whose cookie is valid: the server is known without an entry. One is made for the first packet after the
- * handshake (departs from Cheetah, which makes it at the SYN and so lets a SYN flood fill the table), and the server is told its index by the
- * packet itself: in its TSecr, in which the cookie is now the one that the server shall write from here on.
+ * handshake (departs from Cheetah, which makes it at the SYN and so lets a SYN flood fill the table), and the packet itself carries its index to
+ * the server: the cookie in its TSecr is now the one that the server shall write from here on.
  */
 #pragma once
 
@@ -18,9 +18,9 @@
 #define TABLE_TRIES 4 /* to win a bit from other CPUs before the partition counts as full */
 #define TABLE_BYTES ((1ULL << 48) - 1) /* of connection.bytes; what is above counts packets in the window */
 #define TABLE_WINDOW_BITS 10 /* of connection.last */
-#define TABLE_HURRY (1 << TABLE_WINDOW_BITS) /* for so long an assignment keeps its place from others */
+#define ASSIGNMENT_TIME (1 << TABLE_WINDOW_BITS) /* for so long an assignment keeps its slot */
 
-/* A flow as its service's table knows it. */
+/* A flow, as its service's table stores it. */
 struct table_flow {
 	__u64 hash;
 	__u64 owner; /* what connection_owner says of it: all but what changes */
@@ -28,7 +28,7 @@ struct table_flow {
 	__u32 base; /* the entry that index 0 of its partition would be */
 };
 
-inline_always void table_place(struct table_flow *f, const struct packet *p, const struct service *service, __u16 id)
+inline_always void table_flow_of(struct table_flow *f, const struct packet *p, const struct service *service, __u16 id)
 {
 	__u32 index_bits = service->index_bits & 7;
 	__u64 partitions = (__u64)service->table_blocks << ((BLOCK_BITS - index_bits) & 7);

@@ -83,7 +83,7 @@ inline_always void write_timestamp(struct tcphdr *tcp, __be32 *word, __u32 at, _
 	*word = new;
 }
 
-/* Client to server: TSecr = c->echo, in which the server is told its cookie. */
+/* Client to server: TSecr = c->echo, which carries the cookie to the server. */
 inline_always _Bool write_echo(struct xdp_md *ctx, const struct packet *p, const struct carried *c)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;

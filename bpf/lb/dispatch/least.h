@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* least.h - fewest open connections for its weight; of equals, whose turn it is.
  *
- * It looks at whose turn it is and at the lightest of each group: that is exact among up to LOAD_GROUPS servers, and among more load balancing with memory
+ * It looks at whose turn it is and at the least loaded of each group: that is exact among up to LOAD_GROUPS servers, and among more load balancing with memory
  * (Mitzenmacher, Prabhakar, Shah, FOCS 2002). So its cost has a bound.
  */
 #pragma once
 
 #include "wire/kernel.h"
-#include "lb/state/lightest.h"
+#include "lb/state/least_loaded.h"
 #include "lb/state/loads.h"
 #include "lb/state/rounds.h"
 #include "lb/state/service.h"
@@ -23,7 +23,7 @@ inline_always __s64 lower_rank(__s64 a, __s64 b)
 }
 
 /* In four chains, which the CPU can follow at once. */
-inline_always __s64 lowest_rank(const struct lightest *all)
+inline_always __s64 lowest_rank(const struct least_loaded *all)
 {
 	__s64 a = all->ranks[0], b = all->ranks[1], c = all->ranks[2], d = all->ranks[3];
 
@@ -38,22 +38,22 @@ inline_always __s64 lowest_rank(const struct lightest *all)
 }
 
 /* rounds: turns by weight; then one for each id, 0 where it may not get new connections. */
-__noinline int dispatch_by_least(const struct service *service, struct place *place)
+__noinline int dispatch_by_least(const struct service *service, struct cursor *cursor)
 {
-	struct lightest *all;
+	struct least_loaded *all;
 	__u32 round;
 	__s64 cost, best;
 	__u64 turn;
 
-	if (!service || !place)
+	if (!service || !cursor)
 		return NO_ID;
 	round = service->rounds_count - service->id_turns;
-	all = lightest_of(service);
+	all = least_loaded_of(service);
 	if (!round || !all)
 		return NO_ID;
-	turn = next_turn(service, place, round);
+	turn = next_turn(service, cursor, round);
 	cost = cost_of(turn);
-	tell_lightest(all, turn, cost);
+	least_loaded_update(all, turn, cost);
 	best = lowest_rank(all);
 	return best >> 16 < cost ? turn_id(best) : turn_id(turn);
 }

@@ -6,38 +6,37 @@
 #include "lb/state/rounds.h"
 #include "lb/state/service.h"
 
-/* Where a CPU is in the sequence of a service. */
-struct place {
-	__u32 turn; /* 0: nowhere yet */
+/* A CPU's position in the sequence of a service. */
+struct cursor {
+	__u32 turn; /* 0: none yet */
 };
-_Static_assert(sizeof(struct place) == 4, "place");
+_Static_assert(sizeof(struct cursor) == 4, "cursor");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, SERVICE_NUMBERS);
 	__type(key, __u32);
-	__type(value, struct place);
+	__type(value, struct cursor);
 } turns SEC(".maps");
 
-inline_always struct place *place_in_turns(const struct service *service)
+inline_always struct cursor *cursor_of(const struct service *service)
 {
 	__u32 number = service->number;
 
 	return bpf_map_lookup_elem(&turns, &number);
 }
 
-/* Whose turn it is; it is taken by place->turn++. Each CPU of each node begins at a place of its own: together they would all start with the same
- * server. */
-inline_always __u64 next_turn(const struct service *service, struct place *place, __u32 count)
+/* The next turn; cursor->turn++ takes it. Each CPU of each node begins at random: else all would start with the same server. */
+inline_always __u64 next_turn(const struct service *service, struct cursor *cursor, __u32 count)
 {
-	if (!place->turn)
-		place->turn = bpf_get_prandom_u32();
-	return round_word(service, place->turn % count);
+	if (!cursor->turn)
+		cursor->turn = bpf_get_prandom_u32();
+	return round_word(service, cursor->turn % count);
 }
 
-inline_always __u16 dispatch_by_turns(const struct service *service, struct place *place)
+inline_always __u16 dispatch_by_turns(const struct service *service, struct cursor *cursor)
 {
-	if (!place || !service->rounds_count)
+	if (!cursor || !service->rounds_count)
 		return NO_ID;
-	return turn_id(next_turn(service, place, service->rounds_count));
+	return turn_id(next_turn(service, cursor, service->rounds_count));
 }

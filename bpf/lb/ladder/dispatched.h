@@ -21,7 +21,7 @@ inline_always _Bool dispatched_by_placement(const struct service *service)
 /* What commit changes. */
 struct finding {
 	struct local_connection *entry; /* local-table: of the flow */
-	struct place *place; /* by turns: where the next one is */
+	struct cursor *cursor; /* by turns: where the next one is */
 };
 
 inline_always void steer_by_dispatch(struct decision *d, struct finding *f)
@@ -34,16 +34,16 @@ inline_always void steer_by_dispatch(struct decision *d, struct finding *f)
 		id = dispatch_by_two_choices(service);
 		break;
 	case DISPATCH_LEAST:
-		f->place = place_in_turns(service);
-		id = dispatch_by_least(service, f->place);
+		f->cursor = cursor_of(service);
+		id = dispatch_by_least(service, f->cursor);
 		break;
 	case DISPATCH_AWFD:
 	case DISPATCH_LCF:
 		id = dispatch_by_classes(service);
 		break;
 	default:
-		f->place = place_in_turns(service);
-		id = dispatch_by_turns(service, f->place);
+		f->cursor = cursor_of(service);
+		id = dispatch_by_turns(service, f->cursor);
 	}
 	steer_to(d, id);
 }

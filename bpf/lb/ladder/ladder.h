@@ -23,7 +23,7 @@
 #include "lb/affinity/closing.h"
 #include "lb/affinity/cookie.h"
 #include "lb/affinity/decision.h"
-#include "lb/affinity/later.h"
+#include "lb/affinity/deferred.h"
 #include "lb/affinity/local_table.h"
 #include "lb/affinity/quic.h"
 #include "lb/ladder/dispatched.h"
@@ -125,8 +125,8 @@ inline_always enum verdict steer_find(const struct packet *p, struct decision *d
 
 inline_always void dispatch_commit(const struct decision *d, const struct finding *f)
 {
-	if (f->place)
-		f->place->turn++;
+	if (f->cursor)
+		f->cursor->turn++;
 	if (learns_load(d->service))
 		load_learn(d->service, d->id, d->server, 1);
 }
@@ -169,7 +169,7 @@ inline_always enum verdict steer(const struct packet *p, struct decision *d)
 	return d->server ? FORWARDED_TABLE_FULL : DROPPED_NO_SERVER;
 }
 
-/* Affinity table, and a cookie has told the server. */
+/* Affinity table, with a server known by cookie. */
 static __noinline enum verdict steer_by_table(const struct packet *p, struct decision *d)
 {
 	const struct server *scrubber = 0;

@@ -20,17 +20,17 @@ inline_always void steer_to(struct decision *d, __u16 id)
 inline_always void steer_to_older(struct decision *d, __u32 cell, __u32 columns, _Bool by_rows)
 {
 	const struct column *column = column_at(cell);
-	struct places places = {};
+	struct owner_list list = {};
 
 	if (columns == 1 && column && has_no_past(column)) {
 		steer_to(d, column->owners[0]);
 		return;
 	}
-	d->stops_count = place_older(cell, columns, by_rows, &places) - 1;
+	d->stops_count = earlier_owners(cell, columns, by_rows, &list) - 1;
 	if (d->stops_count > STOPS_MAX) /* there is none at all */
 		d->stops_count = 0;
-	__builtin_memcpy(d->stops, &places.id[1], sizeof(d->stops));
-	steer_to(d, places.id[0]);
+	__builtin_memcpy(d->stops, &list.id[1], sizeof(d->stops));
+	steer_to(d, list.id[0]);
 }
 
 /* To the owner of the column that an echo names, and those before. 0: it names none. */

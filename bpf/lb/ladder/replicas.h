@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* replicas.h - the ladder's rung that asks other load balancers (Anolis): here what this node knows by itself, or was told with the packet. What must be
+/* replicas.h - the ladder's rung that asks other load balancers (Anolis): here what this node knows by itself, or by the packet's message. What must be
  * asked, lb_ask goes on with (lb/walk/ask.h). */
 #pragma once
 
@@ -39,20 +39,20 @@ inline_always _Bool only_looks_up(const struct packet *flow, _Bool quoted)
 inline_always enum verdict steer_by_answer(const struct packet *p, struct decision *d)
 {
 	__u32 first = 0;
-	const struct replica_answer *told = bpf_map_lookup_elem(&replica_told, &first);
+	const struct replica_answer *answer = bpf_map_lookup_elem(&received_answer, &first);
 
-	if (!told || !told->owner) {
-		enum verdict why = told && told->full ? FORWARDED_TABLE_FULL : d->verdict;
+	if (!answer || !answer->owner) {
+		enum verdict why = answer && answer->full ? FORWARDED_TABLE_FULL : d->verdict;
 
 		steer_by_placement(p, d);
 		return d->server ? why : DROPPED_NO_SERVER;
 	}
-	steer_to(d, told->owner);
+	steer_to(d, answer->owner);
 	if (!d->server)
 		return DROPPED_NO_SERVER;
-	if (told->full)
+	if (answer->full)
 		return FORWARDED_TABLE_FULL;
-	if (!(told->flags & PEER_NEW) || told->owner != told->proposed)
+	if (!(answer->flags & PEER_NEW) || answer->owner != answer->proposed)
 		return FORWARDED_BY_REPLICA;
 	if (learns_load(d->service))
 		load_learn(d->service, d->id, d->server, 1);
@@ -99,8 +99,8 @@ __noinline int propose_server(const struct packet *p, const struct service *serv
 		return NO_ID;
 	if (begins && !dispatched_by_placement(service)) {
 		steer_by_dispatch(&d, &f);
-		if (d.server && f.place)
-			f.place->turn++;
+		if (d.server && f.cursor)
+			f.cursor->turn++;
 	} else {
 		steer_by_placement(p, &d);
 	}

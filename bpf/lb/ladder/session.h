@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* session.h - the ladder's rung of services with session tls: what lb/walk/session.h found out about the packet. */
+/* session.h - the ladder's rung of services with session tls: the result of lb/walk/session.h for the packet. */
 #pragma once
 
 #include "wire/kernel.h"
@@ -16,7 +16,7 @@ struct session_found {
 	__u8 verdict;
 	_Bool detour; /* behind what was released */
 	__u16 generation, pad;
-	__u32 held; /* the packet goes by tc, and this is its place, and 1; 0: it does not */
+	__u32 held; /* the packet goes by tc, and this is its slot and 1; 0: it does not */
 };
 
 struct {
@@ -24,21 +24,21 @@ struct {
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, struct session_found);
-} session_told SEC(".maps");
+} session_result SEC(".maps");
 
 /* Id NO_ID: it goes by placement. Held: the packet goes by tc, in place of what is held, or behind what was (detour). */
 inline_always enum verdict session_found_held(__u16 id, enum verdict verdict, __u32 held, __u16 generation, _Bool detour)
 {
 	__u32 first = 0;
-	struct session_found *told = bpf_map_lookup_elem(&session_told, &first);
+	struct session_found *result = bpf_map_lookup_elem(&session_result, &first);
 
-	if (!told)
+	if (!result)
 		return DROPPED_NO_SERVER;
-	told->id = id;
-	told->verdict = verdict;
-	told->held = held;
-	told->generation = generation;
-	told->detour = detour;
+	result->id = id;
+	result->verdict = verdict;
+	result->held = held;
+	result->generation = generation;
+	result->detour = detour;
 	return VERDICT_CONTINUE;
 }
 
@@ -55,21 +55,21 @@ inline_always enum verdict session_again(const struct session_begun *begun)
 	return session_found_held(begun->id, FORWARDED_STARTING, detour ? begun->held : 0, begun->generation, detour);
 }
 
-/* VERDICT_CONTINUE: it is to be found out. A global function: see steer_slow. */
+/* VERDICT_CONTINUE: lb_session decides. A global function: see steer_slow. */
 __noinline int steer_by_session(const struct packet *p, const struct service *service, struct decision *decided)
 {
 	__u32 first = 0;
-	struct session_found *told = bpf_map_lookup_elem(&session_told, &first);
+	struct session_found *result = bpf_map_lookup_elem(&session_result, &first);
 	enum verdict verdict;
 
 	if (!p || !service || !decided)
 		return DROPPED_MALFORMED;
-	if (!decided->owner_known || !told)
+	if (!decided->owner_known || !result)
 		return VERDICT_CONTINUE;
-	verdict = told->verdict;
-	told->verdict = VERDICT_CONTINUE; /* it is of this packet alone */
-	decided->id = told->id;
-	if (told->id == NO_ID) {
+	verdict = result->verdict;
+	result->verdict = VERDICT_CONTINUE; /* it is of this packet alone */
+	decided->id = result->id;
+	if (result->id == NO_ID) {
 		struct decision d = { .service = service };
 
 		steer_by_placement(p, &d);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* peer_message.h - what load balancers say to each other about the server of a connection, with the packet that asks for it inside: Anolis 4.3.1 in the
- * private data of GUE (docs/design/connection.md). Forged ones are told by a MAC of the message, its connection and its receiver. */
+ * private data of GUE (docs/design/connection.md). Forged ones are recognised by a MAC of the message, its connection and its receiver. */
 #pragma once
 
 #include "wire/kernel.h"

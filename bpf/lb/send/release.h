@@ -11,9 +11,9 @@
 #include "lb/send/resize.h"
 
 /* A global function: it is verified once. */
-__noinline int release_piece(struct __sk_buff *skb, __u32 place, __u32 index)
+__noinline int release_piece(struct __sk_buff *skb, __u32 slot, __u32 index)
 {
-	const struct hold *h = bpf_map_lookup_elem(&holds, &place);
+	const struct hold *h = bpf_map_lookup_elem(&holds, &slot);
 	const struct held_piece *piece;
 	__u32 front, last, size;
 	__u64 at;
@@ -52,7 +52,7 @@ inline_always _Bool release_restore(struct __sk_buff *skb, const struct hold *h,
 
 inline_always int release(struct __sk_buff *skb)
 {
-	__u32 place, ifindex;
+	__u32 slot, ifindex;
 	const struct fragment_order *order;
 	struct ethhdr eth;
 	struct hold *h;
@@ -67,15 +67,15 @@ inline_always int release(struct __sk_buff *skb)
 	order = (const void *)eth.h_source;
 	if (order->front)
 		return skb->protocol == bpf_htons(ORDER_SEVERAL) ? fragment_all(skb, order->service, order->id, order->front) : TC_DROP;
-	place = *(const __u16 *)(eth.h_source + 2);
-	h = bpf_map_lookup_elem(&holds, &place);
+	slot = *(const __u16 *)(eth.h_source + 2);
+	h = bpf_map_lookup_elem(&holds, &slot);
 	if (!h || !hold_take(h))
 		return TC_DROP;
 	ours = release_restore(skb, h, *(const __u16 *)eth.h_source);
 	ifindex = h->ifindex;
 	if (ours && skb->protocol == bpf_htons(ORDER_SEVERAL)) {
 		for (__u32 i = 0; i < HOLD_PIECES && i < h->ordered; i++)
-			release_piece(skb, place, h->order[i]);
+			release_piece(skb, slot, h->order[i]);
 		ours = 0;
 	}
 	hold_leave(h);

@@ -92,7 +92,7 @@ struct {
 } connection_addresses SEC(".maps");
 
 /* Connections whose server does not use its index yet: until an echo shows it, later packets must find the same entry.
- * flow's hash << 32 | entry. A flow that finds its place taken waits for its next packet. */
+ * flow's hash << 32 | entry. A flow whose slot another one has waits for its next packet. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, ASSIGNMENTS);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* holds.h - session tls: segments of ClientHellos that are not all there yet. Bounded, and none authoritative: what is lost the client sends again.
  *
- * A place is its owner's from the compare-and-swap of `busy` on until busy is 0 again. Who finds it taken goes without.
+ * A slot is its owner's from the compare-and-swap of `busy` on until busy is 0 again. Who finds it taken goes without.
  */
 #pragma once
 
@@ -9,7 +9,7 @@
 #include "lb/state/node.h"
 
 /* Implementation constants */
-#define HOLDS 512 /* a power of two: two places for each hash */
+#define HOLDS 512 /* a power of two: two slots for each hash */
 #define HOLD_PIECES 8
 #define HOLD_HEADERS_MOST 100 /* of IPv6 and TCP with all options */
 #define HOLD_DATA_MOST 1536 /* of a segment */
@@ -29,7 +29,7 @@ struct hold {
 	__u32 busy;
 	__u32 base; /* sequence number of the hello's first byte */
 	__u32 last_ms;
-	__u16 generation; /* of the place: another one for each hello */
+	__u16 generation; /* of the slot: another one for each hello */
 	__u8 pieces;
 	_Bool based; /* base is known */
 	/* Where to, once it is known. */
@@ -50,19 +50,19 @@ struct {
 	__type(value, struct hold);
 } holds SEC(".maps");
 
-/* By place: of the flow's hash, if segments are there and the first is not. Small, so that hellos that come whole need not look into places. */
+/* By slot: of the flow's hash, if segments are there and the first is not. Small, so that hellos that come whole need not look into slots. */
 volatile __u32 holds_waiting[HOLDS];
 
 inline_always _Bool hold_waits(__u64 hash)
 {
-	__u32 place = hash >> 48 & (HOLDS - 2);
+	__u32 slot = hash >> 48 & (HOLDS - 2);
 
-	return holds_waiting[place] == (__u32)hash || holds_waiting[place + 1] == (__u32)hash;
+	return holds_waiting[slot] == (__u32)hash || holds_waiting[slot + 1] == (__u32)hash;
 }
 
 #define HOLDS_BEGUN 65536 /* a power of two */
 
-/* By the flow's hash: a tag of the hello whose first segment was held last. One that comes again and finds its place gone was pushed out. */
+/* By the flow's hash: a tag of the hello whose first segment was held last. One that comes again and finds its slot gone was pushed out. */
 volatile __u16 holds_begun[HOLDS_BEGUN];
 
 inline_always __u16 hold_tag(__u64 hash, __u32 sequence)
@@ -97,8 +97,8 @@ inline_always _Bool hold_is_of(const struct hold *h, const struct connection_key
 	return a[0] == b[0] && a[1] == b[1] && a[2] == b[2];
 }
 
-/* The place of a connection, or the one that it gets: what is older goes. */
-static __noinline __u32 hold_place(const struct connection_key *key, __u32 hash, __u32 now)
+/* The slot of a connection, or the one that it gets: what is older goes. */
+static __noinline __u32 hold_slot(const struct connection_key *key, __u32 hash, __u32 now)
 {
 	__u32 one = hash & (HOLDS - 2), other = one + 1;
 	const struct hold *a = bpf_map_lookup_elem(&holds, &one), *b = bpf_map_lookup_elem(&holds, &other);

@@ -4,7 +4,7 @@
 
 #include "wire/kernel.h"
 #include "wire/choices.h"
-#include "lb/state/lightest.h"
+#include "lb/state/least_loaded.h"
 #include "lb/state/rounds.h"
 #include "lb/state/service.h"
 
@@ -35,7 +35,7 @@ inline_always void load_learn(const struct service *service, __u32 id, const str
 	if (!load || (change < 0 && *load <= 0))
 		return;
 	if (service->dispatch == DISPATCH_LEAST)
-		tell_load(service, id, __sync_fetch_and_add(load, change) + change);
+		report_load(service, id, __sync_fetch_and_add(load, change) + change);
 	else
 		__sync_fetch_and_add(load, change);
 }

@@ -42,8 +42,8 @@ struct {
 	__type(value, struct quic_work);
 } quic_works SEC(".maps");
 
-/* Connections whose client does not know an id of the server's yet: upper 48 bits of their hash | id of the server. Whoever comes later takes the place: it
- * matters for one round trip, and who has lost it begins anew at another server, which costs round trips and no connection. Index: lower 16 bits. */
+/* Connections whose client does not know an id of the server's yet: upper 48 bits of their hash | id of the server. A later one replaces it: it
+ * matters for one round trip, and a client that loses it begins again at another server, which costs round trips and no connection. Index: lower 16 bits. */
 #define STARTING 65536
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -52,7 +52,7 @@ struct {
 	__type(value, __u64);
 } starting SEC(".maps");
 
-inline_always __u64 *starting_place(__u64 hash)
+inline_always __u64 *starting_slot(__u64 hash)
 {
 	__u32 index = hash & (STARTING - 1);
 

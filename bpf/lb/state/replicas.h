@@ -6,10 +6,10 @@
  *
  * Both are shared by packets on all CPUs and by user space, which expires and copies them (internal/linux/replicas), by these rules:
  *
- * A bucket has seven places. head has a bit for each that is taken, and above them a number that grows with every change of those bits. Who takes a place
- * compares and swaps the head of the key's *first* bucket, after it has looked at both of the key's: so of two who put in the same key one sees the other.
- * A taken place with key 0 is one that is being filled; its word is written before its key. Only user space removes: it swaps the word for 0, writes
- * REPLICA_REMOVED for the key, waits until all packets that may have seen it have left the data path, and then frees the place. So a key that was
+ * A bucket has seven slots. head has a bit for each used one, and above them a number that grows with every change of those bits. To use a slot, a CPU
+ * compares and swaps the head of the key's *first* bucket after reading both of the key's: of two that insert the same key, one sees the other.
+ * A used slot with key 0 is being filled; its word is written before its key. Only user space removes: it swaps the word for 0, writes
+ * REPLICA_REMOVED for the key, waits until all packets that may have seen it have left the data path, and then frees the slot. So a key that was
  * found is followed by its own word or by 0, whatever happens meanwhile. All other changes of an entry are one compare-and-swap of its word.
  */
 #pragma once
@@ -18,7 +18,7 @@
 
 /* Implementation constants */
 #define REPLICA_TRIES 8 /* to put in an entry, before others are in the way for too long */
-#define REPLICA_PLACES 0xfeULL /* bits of head */
+#define REPLICA_USED 0xfeULL /* bits of head */
 #define REPLICA_CHANGE 0x100ULL /* adds one to the number of changes */
 #define REPLICA_REMOVED 1
 
@@ -34,7 +34,7 @@ struct replica_entry {
 
 struct replica_bucket {
 	__u64 head, pad;
-	struct replica_entry place[7];
+	struct replica_entry slot[7];
 };
 _Static_assert(sizeof(struct replica_bucket) == 128, "replica_bucket");
 
@@ -72,9 +72,9 @@ struct {
 	__type(value, struct replica_insertion);
 } replica_batch SEC(".maps");
 
-/* What a message said, for the program that goes on with its packet. */
+/* The content of an answer, for the program that handles its packet next. */
 struct replica_answer {
-	__u16 owner; /* 0: nobody knows */
+	__u16 owner; /* 0: unknown */
 	__u16 proposed;
 	__u8 flags; /* enum peer_flag */
 	__u8 full; /* a table has no room for it */
@@ -86,7 +86,7 @@ struct {
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, struct replica_answer);
-} replica_told SEC(".maps");
+} received_answer SEC(".maps");
 
 /* Of each of the two tables. Set at load time. */
 const volatile __u32 replica_buckets = 1;

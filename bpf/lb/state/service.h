@@ -61,11 +61,11 @@ struct service {
 	__u16 packet_limit; /* table: of one connection, in a window; 0: none */
 	__u16 id_mask[2]; /* of the id's bits, when shifted; by parity of the epoch, 0: there is no such key */
 	__u16 id_turns; /* least: turns at the end of the range, one for each id */
-	__u32 row; /* its own place */
+	__u32 row; /* its own index */
 	__u32 quic_base; /* quic: its range of quic_configs */
 	__u32 session; /* session tls: its session_config */
 	__u32 pad32;
-	__u64 pad64[6]; /* to a power of two: a row's place is a shift */
+	__u64 pad64[6]; /* to a power of two: a row's offset is a shift */
 };
 _Static_assert(sizeof(struct service) == 256, "service");
 

@@ -32,7 +32,7 @@ struct {
 	__type(value, struct session_set);
 } session_sets SEC(".maps");
 
-/* The other clients of a name. Index: set * SESSION_NAMES + place. */
+/* The other clients of a name. Index: set * SESSION_NAMES + slot. */
 struct session_clients {
 	__u32 others[SESSION_CLIENTS_MAX - 1], pad;
 };
@@ -55,9 +55,9 @@ inline_always __u32 session_client(const struct siphash_key *key, const struct p
 }
 
 /* Is it among those of a name that has so many? If not, it becomes one, if there is room. */
-inline_always _Bool session_lets_other(__u64 *name, __u32 place, __u32 client, __u32 count, __u32 most)
+inline_always _Bool session_lets_other(__u64 *name, __u32 slot, __u32 client, __u32 count, __u32 most)
 {
-	struct session_clients *c = bpf_map_lookup_elem(&session_others, &place);
+	struct session_clients *c = bpf_map_lookup_elem(&session_others, &slot);
 
 	if (!c)
 		return 1;
@@ -78,7 +78,7 @@ __noinline int session_lets(__u64 name, __u32 client, __u32 most)
 {
 	__u16 now = bpf_ktime_get_coarse_ns() >> SESSION_CLIENTS_SHIFT;
 	__u64 mixed = mix64(name), begun = (mixed >> 32) << 32 | (__u32)now << 16 | 1;
-	__u32 tag = mixed >> 32, set = mixed & (SESSION_SETS - 1), place = 0, least = ~0U;
+	__u32 tag = mixed >> 32, set = mixed & (SESSION_SETS - 1), slot = 0, least = ~0U;
 	struct session_set *s = bpf_map_lookup_elem(&session_sets, &set);
 
 	if (!s)
@@ -99,11 +99,11 @@ __noinline int session_lets(__u64 name, __u32 client, __u32 most)
 			count = 0;
 		if (count < least) {
 			least = count;
-			place = i;
+			slot = i;
 		}
 	}
-	place &= SESSION_NAMES - 1;
-	s->names[place] = begun;
-	s->first[place] = client;
+	slot &= SESSION_NAMES - 1;
+	s->names[slot] = begun;
+	s->first[slot] = client;
 	return 1;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* session_outcomes.h - session tls: what hellos have shown, counted per service and CPU, and told to who traces. */
+/* session_outcomes.h - session tls: outcomes of ClientHellos, counted per service and CPU, and reported to traces. */
 #pragma once
 
 #include "wire/kernel.h"

@@ -33,7 +33,7 @@ struct session_begun {
 	__be32 sequence; /* of the hello's first byte: connections of the same ports before or after have others, farther away than our window */
 	__u16 id; /* NO_ID: there is none */
 	__u16 at; /* when, in 2^26 ns */
-	__u16 held; /* place of its hold, and 1; 0: the hello came whole */
+	__u16 held; /* slot of its hold, and 1; 0: the hello came whole */
 	__u16 generation; /* of the hold */
 };
 _Static_assert(sizeof(struct session_begun) == 16, "session_begun");
@@ -72,10 +72,10 @@ static __noinline struct session_begun *session_begun_find(__u64 hash)
 	return 0;
 }
 
-/* In the place of an earlier one of the flow, or of the oldest. CPUs share a set without a lock: a race sends a packet astray, which comes again. */
+/* In the slot of an earlier one of the flow, or of the oldest. CPUs share a set without a lock: a race sends a packet astray, which comes again. */
 __noinline int session_begun_put(__u64 hash, const struct session_begun *begun)
 {
-	__u32 set = hash >> 32 & (BEGUN_SETS - 1), oldest = 0, place = 0;
+	__u32 set = hash >> 32 & (BEGUN_SETS - 1), oldest = 0, slot = 0;
 	struct session_begun_set *s = bpf_map_lookup_elem(&sessions_begun, &set);
 
 	if (!s || !begun)
@@ -85,16 +85,16 @@ __noinline int session_begun_put(__u64 hash, const struct session_begun *begun)
 
 		if (age >= oldest) {
 			oldest = age;
-			place = i;
+			slot = i;
 		}
 	}
-	place &= BEGUN_WAYS - 1;
-	*(volatile __u16 *)&s->ways[place].id = NO_ID;
-	s->ways[place].tag = hash;
-	s->ways[place].sequence = begun->sequence;
-	s->ways[place].at = begun->at;
-	s->ways[place].held = begun->held;
-	s->ways[place].generation = begun->generation;
-	*(volatile __u16 *)&s->ways[place].id = begun->id;
+	slot &= BEGUN_WAYS - 1;
+	*(volatile __u16 *)&s->ways[slot].id = NO_ID;
+	s->ways[slot].tag = hash;
+	s->ways[slot].sequence = begun->sequence;
+	s->ways[slot].at = begun->at;
+	s->ways[slot].held = begun->held;
+	s->ways[slot].generation = begun->generation;
+	*(volatile __u16 *)&s->ways[slot].id = begun->id;
 	return 0;
 }

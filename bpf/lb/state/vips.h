@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* vips.h - destinations: the number of the service at an address and port, and for the shortest way its row. */
+/* vips.h - destinations: the number of the service at an address and port, and for the fast path its row. */
 #pragma once
 
 #include "wire/kernel.h"
@@ -18,18 +18,18 @@ struct vip_key {
 };
 _Static_assert(sizeof(struct vip_key) == 20, "vip_key");
 
-/* Destinations once more, hashed by ourselves: one probe costs a fourth of a look-up in vips. A destination whose place
- * is another's is in vips alone. The first eight bytes are the address as on the wire, protocol, 1, and the port as on the wire.
+/* A faster copy of vips with a hash of our own: one probe costs a fourth of a look-up there. A destination whose slot
+ * another one has is in vips alone. The first eight bytes are the address as on the wire, protocol, 1, and the port as on the wire.
  * Of an IPv6 address half a word is there, and 2: others may have the same, so only lb/walk/fast_path.h looks there, which compares all of it. */
-#define VIP_PLACES 65536
-struct vip_place {
+#define VIP_SLOTS 65536
+struct vip_slot {
 	__u64 destination;
 	__u32 number;
 	__u32 fast; /* lb/walk/fast_path.h: row of services, and from bit 0 on cookie_bits - 1; 0: not for this service. As with service_rows this word flips */
 };
 #define FAST_ROW_SHIFT 4
 #define FAST_OTHERS (1u << 31) /* not cookies by IP in IP: programs that only know these share the map during an update, and find no row so far behind */
-_Static_assert(sizeof(struct vip_place) == 16, "vip_place");
+_Static_assert(sizeof(struct vip_slot) == 16, "vip_slot");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -41,10 +41,10 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, VIP_PLACES);
+	__uint(max_entries, VIP_SLOTS);
 	__type(key, __u32);
-	__type(value, struct vip_place);
-} vip_places SEC(".maps");
+	__type(value, struct vip_slot);
+} vip_slots SEC(".maps");
 
 inline_always __u64 vip_destination(__be32 address, __be16 port, __u8 protocol)
 {
@@ -56,12 +56,12 @@ inline_always __u64 vip_destination6(const __u64 address[2], __be16 port, __u8 p
 	return (address[0] + address[1] * 0x9e3779b97f4a7c15ULL) >> 32 | (__u64)protocol << 32 | 2ULL << 40 | (__u64)port << 48;
 }
 
-inline_always const struct vip_place *find_vip_place(__u64 destination)
+inline_always const struct vip_slot *find_vip_slot(__u64 destination)
 {
 	__u32 index = destination * 0x9e3779b97f4a7c15ULL >> 48;
-	const struct vip_place *place = bpf_map_lookup_elem(&vip_places, &index);
+	const struct vip_slot *slot = bpf_map_lookup_elem(&vip_slots, &index);
 
-	return place && place->destination == destination ? place : 0;
+	return slot && slot->destination == destination ? slot : 0;
 }
 
 /* The number of the service of a destination. 0: not ours. */
@@ -70,10 +70,10 @@ inline_always const __u32 *find_vip(const __be32 address[4], __be16 port, __u8 p
 	struct vip_key key = { .port = port, .protocol = protocol, .ipv6 = ipv6 };
 
 	if (!ipv6) {
-		const struct vip_place *place = find_vip_place(vip_destination(address[0], port, protocol));
+		const struct vip_slot *slot = find_vip_slot(vip_destination(address[0], port, protocol));
 
-		if (place)
-			return &place->number;
+		if (slot)
+			return &slot->number;
 	}
 	__builtin_memcpy(key.address, address, 16);
 	return bpf_map_lookup_elem(&vips, &key);

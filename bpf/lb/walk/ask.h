@@ -59,17 +59,17 @@ inline_always struct replica_work *replica_work(void)
 }
 
 /* The packet is handled at this node: lb_slow_peer applies the answer. */
-inline_always void tell(__u16 owner, __u16 proposed, __u8 flags, _Bool full)
+inline_always void publish_answer(__u16 owner, __u16 proposed, __u8 flags, _Bool full)
 {
 	__u32 first = 0;
-	struct replica_answer *told = bpf_map_lookup_elem(&replica_told, &first);
+	struct replica_answer *answer = bpf_map_lookup_elem(&received_answer, &first);
 
-	if (!told)
+	if (!answer)
 		return;
-	told->owner = owner;
-	told->proposed = proposed;
-	told->flags = flags;
-	told->full = full;
+	answer->owner = owner;
+	answer->proposed = proposed;
+	answer->flags = flags;
+	answer->full = full;
 }
 
 /* The flow of a packet that lb_slow left to ask about: its own, or the one that an ICMP error quotes. 0: there is none. */
@@ -141,7 +141,7 @@ inline_always enum verdict ask(struct xdp_md *ctx, struct packet *p, struct pack
 	}
 	if (outcome == REPLICA_DROP)
 		return s->verdict;
-	tell(s->owner, s->proposed, s->flags, outcome == REPLICA_FALL_BACK);
+	publish_answer(s->owner, s->proposed, s->flags, outcome == REPLICA_FALL_BACK);
 	return VERDICT_CONTINUE;
 }
 

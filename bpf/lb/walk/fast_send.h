@@ -10,7 +10,7 @@
 #include "lb/state/verdict.h"
 #include "lb/affinity/closing.h"
 #include "lb/affinity/decision.h"
-#include "lb/affinity/later.h"
+#include "lb/affinity/deferred.h"
 #include "lb/affinity/local_table.h"
 #include "lb/ladder/dispatched.h"
 #include "lb/ladder/ladder.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* fast_shape.h - the fast path's view of a frame: Ethernet without a tag, IP without options or extension headers, no fragment. Where things lie is constant.
- * It needs no struct packet in memory, and only one look-up after the other from the destination to the key: the place of a destination names the row. */
+ * It needs no struct packet in memory, and only one look-up after the other from the destination to the key: the slot of a destination names the row. */
 #pragma once
 
 #include "wire/kernel.h"
@@ -69,22 +69,22 @@ inline_always struct packet fast_packet(const void *data, __u32 length, _Bool ip
 	return p;
 }
 
-/* The row of the destination's service. *fast: see struct vip_place. */
+/* The row of the destination's service. *fast: see struct vip_slot. */
 inline_always const struct service *fast_service(const void *data, _Bool ipv6, __u8 protocol, __u32 *fast)
 {
 	__be16 port = *(const __be16 *)(data + FAST_L4(ipv6) + 2);
 	const __u64 *destination = data + FAST_IP + (ipv6 ? 24 : 16);
 	const struct service *service;
-	const struct vip_place *place;
+	const struct vip_slot *slot;
 	__u32 row;
 
 	if (ipv6)
-		place = find_vip_place(vip_destination6(destination, port, protocol));
+		slot = find_vip_slot(vip_destination6(destination, port, protocol));
 	else
-		place = find_vip_place((*destination & 0xffff0000ffffffff) | vip_destination(0, 0, protocol));
-	if (!place)
+		slot = find_vip_slot((*destination & 0xffff0000ffffffff) | vip_destination(0, 0, protocol));
+	if (!slot)
 		return 0;
-	*fast = *(const volatile __u32 *)&place->fast; /* once: it may flip */
+	*fast = *(const volatile __u32 *)&slot->fast; /* once: it may flip */
 	row = (*fast & ~FAST_OTHERS) >> FAST_ROW_SHIFT;
 	service = bpf_map_lookup_elem(&services, &row);
 	if (!*fast || !service || (ipv6 && !is_vip6(service, destination)))

@@ -91,7 +91,7 @@ inline_always enum verdict function_claim(struct xdp_md *ctx, const struct packe
 inline_always enum verdict function_by_answer(void)
 {
 	__u32 first = 0;
-	const struct replica_answer *answer = bpf_map_lookup_elem(&replica_told, &first);
+	const struct replica_answer *answer = bpf_map_lookup_elem(&received_answer, &first);
 
 	if (!answer || !answer->owner)
 		return DROPPED_TABLE_FULL;
@@ -154,7 +154,7 @@ inline_always int handle_function(struct xdp_md *ctx, _Bool owner_known, _Bool *
 	if (!addressed_to_us(ctx, data) || parse_frame(p, ctx, data, end) != PARSED)
 		return owner_known ? XDP_DROP : NEXT_PROGRAM;
 	if (owner_known) {
-		const struct replica_answer *answer = bpf_map_lookup_elem(&replica_told, &first);
+		const struct replica_answer *answer = bpf_map_lookup_elem(&received_answer, &first);
 
 		outbound = answer && answer->flags & PEER_OUTBOUND;
 	} else {

@@ -27,12 +27,12 @@ struct session_work {
 	__u32 payload; /* bytes */
 	__be32 sequence, acknowledged;
 	__be32 base; /* sequence number of the hello's first byte */
-	__u16 window; /* that the client is told */
+	__u16 window; /* in the SYN-ACK */
 	_Bool begins; /* the segment is the first with data */
 	__u8 outcome; /* enum hello_outcome */
 	__u16 fallback; /* id of the server that gets it if it names none */
 	__u16 generation; /* of held */
-	__u32 held; /* place of what is held of its hello, and 1; 0: nothing */
+	__u32 held; /* slot of its held hello and 1; 0: none */
 	struct hello hello;
 	struct option_bytes options;
 	struct syn_options syn;

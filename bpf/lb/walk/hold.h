@@ -18,25 +18,25 @@
 #include "lb/walk/handshake.h"
 #include "lb/walk/pieces.h"
 
-/* Of another connection than the one whose place this is now? Connections of the same ports before or after begin elsewhere. */
+/* Of another connection than the one whose slot this is now? Connections of the same ports before or after begin elsewhere. */
 inline_always _Bool hold_is_new(const struct session_work *w, const struct hold *h, __u32 sequence, __u32 now)
 {
 	if (!hold_is_of(h, &w->key))
 		return 1;
 	if (!h->based)
-		return now - h->last_ms > HOLD_STALE_MS || (w->begins && hold_has_strays(h, sequence));
+		return now - h->last_ms > HOLD_STALE_MS || (w->begins && hold_has_orphans(h, sequence));
 	return w->begins ? h->base != sequence : sequence - h->base > SYN_ACK_WINDOW;
 }
 
-/* The place is ours. VERDICT_CONTINUE: the hello is all there, or never will be: w->outcome says. *length: bytes without a gap. */
-inline_always enum verdict hold_add(struct xdp_md *ctx, struct session_work *w, struct hold *h, __u32 place, __u32 *length)
+/* The slot is ours. VERDICT_CONTINUE: the hello is all there, or never will be: w->outcome says. *length: bytes without a gap. */
+inline_always enum verdict hold_add(struct xdp_md *ctx, struct session_work *w, struct hold *h, __u32 slot, __u32 *length)
 {
 	__u32 sequence = bpf_ntohl(w->sequence), now = node_clock_ms();
 	_Bool repeated = 0, full = 0;
 
 	if (hold_is_new(w, h, sequence, now)) {
 		if (!w->payload)
-			return HELD_HELLO; /* the end of nothing: session_hold has no place for it */
+			return HELD_HELLO; /* the end of nothing: session_hold has no slot for it */
 		h->key = w->key;
 		h->generation++;
 		h->pieces = 0;
@@ -52,16 +52,16 @@ inline_always enum verdict hold_add(struct xdp_md *ctx, struct session_work *w, 
 	repeated = hold_has(h, sequence, w->payload) && w->payload;
 	if (!repeated)
 		full = h->pieces >= HOLD_PIECES || !hold_store(ctx, w, h, sequence);
-	holds_waiting[place & (HOLDS - 1)] = h->based ? 0 : (__u32)w->hash;
+	holds_waiting[slot & (HOLDS - 1)] = h->based ? 0 : (__u32)w->hash;
 	if (!h->based)
 		return HELD_HELLO;
-	*length = hold_assemble(place);
+	*length = hold_assemble(slot);
 	w->hello.length = *length;
 	w->outcome = hello_read(&w->hello);
 	if (w->outcome == HELLO_MORE && !full && !(w->packet.tcp_flags & TCP_FLAG_FIN_BIT))
 		return repeated ? ANSWERED_HELLO : HELD_HELLO;
 	w->base = bpf_htonl(h->base);
-	w->held = place + 1;
+	w->held = slot + 1;
 	w->generation = h->generation;
 	return VERDICT_CONTINUE;
 }
@@ -86,7 +86,7 @@ inline_always enum verdict hold_acknowledge(struct xdp_md *ctx, struct session_w
  * be: w->outcome; what is held of it: w->held. A global function: it is verified once, and has a stack of its own. */
 __noinline int session_hold(struct xdp_md *ctx, struct session_work *w, const struct service *service)
 {
-	__u32 place, length = 0, base;
+	__u32 slot, length = 0, base;
 	enum verdict verdict;
 	struct hold *h;
 
@@ -96,15 +96,15 @@ __noinline int session_hold(struct xdp_md *ctx, struct session_work *w, const st
 	if (w->packet.fragment != FRAGMENT_NONE || w->payload > HOLD_DATA_MOST ||
 	    w->packet.l4 - w->packet.l3 + w->packet.header > HOLD_HEADERS_MOST)
 		return VERDICT_CONTINUE;
-	place = hold_place(&w->key, w->hash >> 48, node_clock_ms());
-	h = bpf_map_lookup_elem(&holds, &place);
+	slot = hold_slot(&w->key, w->hash >> 48, node_clock_ms());
+	h = bpf_map_lookup_elem(&holds, &slot);
 	if (!h || (!(w->payload && w->outcome == HELLO_MORE) && !hold_is_of(h, &w->key)))
 		return VERDICT_CONTINUE;
 	if (w->begins && !hold_is_of(h, &w->key) && hold_has_begun(w->hash, bpf_ntohl(w->sequence)))
 		return VERDICT_CONTINUE; /* pushed out: by the policy, as it may be again and again. The session is lost, not the connection */
 	if (!hold_take(h))
 		return DROPPED_HOLD_BUSY;
-	verdict = hold_add(ctx, w, h, place, &length);
+	verdict = hold_add(ctx, w, h, slot, &length);
 	base = h->base;
 	hold_leave(h);
 	return verdict == ANSWERED_HELLO ? hold_acknowledge(ctx, w, base + length) : verdict;
@@ -113,23 +113,23 @@ __noinline int session_hold(struct xdp_md *ctx, struct session_work *w, const st
 /* The frame is as it goes to the server: it becomes an order for lb_release, if something of its connection is held. Returns an XDP action. */
 inline_always int handle_hold(struct xdp_md *ctx, const struct server *server)
 {
-	__u32 first = 0, place;
-	struct session_found *told = bpf_map_lookup_elem(&session_told, &first);
+	__u32 first = 0, slot;
+	struct session_found *result = bpf_map_lookup_elem(&session_result, &first);
 	const struct session_work *w = bpf_map_lookup_elem(&session_works, &first);
 	struct ethhdr *eth = (void *)(long)ctx->data;
 	__be16 protocol = bpf_htons(ORDER_SEVERAL);
 	struct hold *h;
 	_Bool ours;
 
-	if (!told || !w || !told->held)
+	if (!result || !w || !result->held)
 		return transmit(ctx, server);
-	place = told->held - 1;
-	told->held = 0;
-	h = bpf_map_lookup_elem(&holds, &place);
+	slot = result->held - 1;
+	result->held = 0;
+	h = bpf_map_lookup_elem(&holds, &slot);
 	if (!h || (void *)(eth + 1) > (void *)(long)ctx->data_end || !hold_take(h))
 		return transmit(ctx, server);
-	ours = h->generation == told->generation;
-	if (told->detour) {
+	ours = h->generation == result->generation;
+	if (result->detour) {
 		protocol = bpf_htons(ORDER_DETOUR);
 		ours = ours && h->ifindex == server->ifindex;
 	} else if (ours) {
@@ -142,8 +142,8 @@ inline_always int handle_hold(struct xdp_md *ctx, const struct server *server)
 	hold_leave(h);
 	if (!ours)
 		return transmit(ctx, server);
-	*(__be16 *)eth->h_source = told->generation;
-	*(__be16 *)(eth->h_source + 2) = place;
+	*(__be16 *)eth->h_source = result->generation;
+	*(__be16 *)(eth->h_source + 2) = slot;
 	*(__be16 *)(eth->h_source + 4) = 0;
 	eth->h_proto = protocol;
 	return XDP_PASS;

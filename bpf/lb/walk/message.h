@@ -116,7 +116,7 @@ inline_always enum verdict walk_message(struct xdp_md *ctx, struct replica_work 
 	}
 	if (outcome == REPLICA_DROP)
 		return s->verdict;
-	tell(s->owner, s->proposed, s->flags, outcome == REPLICA_FALL_BACK);
+	publish_answer(s->owner, s->proposed, s->flags, outcome == REPLICA_FALL_BACK);
 	if (!tunnel_copy_congestion(t, (void *)(long)ctx->data, (void *)(long)ctx->data_end))
 		return DROPPED_CONGESTED;
 	return tunnel_strip(ctx, t) ? VERDICT_CONTINUE : DROPPED_MALFORMED;

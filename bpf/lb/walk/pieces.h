@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* pieces.h - session tls: keeps segments of a ClientHello in a place of `holds`, and lays them one behind another. */
+/* pieces.h - session tls: stores segments of a ClientHello in a slot of `holds`, and assembles them. */
 #pragma once
 
 #include "wire/kernel.h"
@@ -23,9 +23,9 @@ __noinline int hold_following(const struct hold *h, __u32 length, __u32 taken)
 }
 
 /* Lays pieces from the hello's first byte on one behind another into the work's hello, and returns how many bytes are there. */
-__noinline int hold_assemble(__u32 place)
+__noinline int hold_assemble(__u32 slot)
 {
-	struct hold *h = bpf_map_lookup_elem(&holds, &place);
+	struct hold *h = bpf_map_lookup_elem(&holds, &slot);
 	__u32 first = 0, taken = 0, length = 0;
 	struct session_work *w = bpf_map_lookup_elem(&session_works, &first);
 	struct bpf_dynptr to;
@@ -83,7 +83,7 @@ __noinline int hold_has(const struct hold *h, __u32 sequence, __u32 length)
 }
 
 /* Are there pieces that a hello that begins at base has not? Of a connection of the same ports, most likely. */
-__noinline int hold_has_strays(const struct hold *h, __u32 base)
+__noinline int hold_has_orphans(const struct hold *h, __u32 base)
 {
 	int found = 0;
 

@@ -96,7 +96,7 @@ struct candidacy {
 	__u32 backlog; /* of the listener, if that is the load */
 };
 
-inline_always void accept_look(struct xdp_md *ctx, const struct packet *p, const struct served *served, struct candidacy *c)
+inline_always void accept_probe(struct xdp_md *ctx, const struct packet *p, const struct served *served, struct candidacy *c)
 {
 	struct bpf_sock *sk = deliver_lookup(ctx, p->source, p->destination, p->source_port, p->destination_port, p->ipv6);
 
@@ -117,27 +117,27 @@ inline_always _Bool accept_takes(struct xdp_md *ctx, const struct tunnel *t, con
 {
 	const struct tcphdr *tcp = packet_at((void *)(long)ctx->data, p->l4);
 	struct candidacy c = {};
-	__u64 fingerprint, *place;
+	__u64 fingerprint, *entry;
 	__u32 now, age, index;
 
 	if (!t->left)
 		return 1;
-	accept_look(ctx, p, served, &c);
+	accept_probe(ctx, p, served, &c);
 	if (c.takes)
 		return 1;
 	if ((void *)(tcp + 1) > (void *)(long)ctx->data_end)
 		return 0;
 	fingerprint = accept_fingerprint(p, tcp, served->acceptance);
 	index = fingerprint & ((1 << PASSED_ON_BITS) - 1);
-	place = bpf_map_lookup_elem(&passed_on, &index);
-	if (!place)
+	entry = bpf_map_lookup_elem(&passed_on, &index);
+	if (!entry)
 		return 0;
 	now = socket_clock_ms();
-	age = *place >> 32 == fingerprint >> 32 ? now - (__u32)*place : PASSED_ON_MS;
+	age = *entry >> 32 == fingerprint >> 32 ? now - (__u32)*entry : PASSED_ON_MS;
 	if (age < PASSED_ON_MS)
 		return age >= PASSED_ON_AGAIN_MS && c.possible; /* the other candidates are dead, or drop it */
 	if (c.possible && !(served->flags & SERVED_NO_NEW) && accept_by_load(served, c.backlog))
 		return 1;
-	*place = fingerprint >> 32 << 32 | now;
+	*entry = fingerprint >> 32 << 32 | now;
 	return 0;
 }

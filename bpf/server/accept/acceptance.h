@@ -7,7 +7,7 @@
 
 #define ACCEPTANCES 8194 /* as many as rows of services: old ones and new ones at once */
 
-/* Connections that live, as the kernel's TCP told since the map was made: below 0 where it did not tell of a beginning. */
+/* Living connections, by events of the kernel's TCP since the map was made: below 0 where it missed a beginning. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, ACCEPTANCES);
@@ -30,7 +30,7 @@ struct { /* policy dynamic: limit << 32 | attempts << 16 | accepted, of the pres
 } limits SEC(".maps");
 
 /* SYNs that were passed on: fingerprint << 32 | when first, in ms since boot. When they come again at once they are passed on again: else two
- * servers would answer. When they still come later nobody answers. Newer ones take the places of older ones; one that is forgotten is
+ * servers would answer. When they still come later nobody answers. Newer ones replace older ones; one that is forgotten is
  * decided again. */
 #define PASSED_ON_BITS 16
 #define PASSED_ON_AGAIN_MS 2500 /* a SYN that nobody answers comes again after 1 s, and until 3 s are over once more (RFC 6298 2.1, 5.5) */

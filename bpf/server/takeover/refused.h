@@ -11,7 +11,7 @@
 
 /* Implementation constants */
 #define TAKEN_SLOTS 4096
-#define TAKEN_MEMORY_MS 100 /* less than STRAY_EARLY_MS, before which nothing else of such a client reaches the kernel */
+#define TAKEN_MEMORY_MS 100 /* less than ORPHAN_EARLY_MS, before which nothing else of such a client reaches the kernel */
 
 /* By hash of the flow: 32 further bits of the hash, mixed with the sequence number of an RST, and when. The newest stands; what it replaces is
  * not counted. */
@@ -41,7 +41,7 @@ inline_always void note_taken(const struct served *served, const struct flow *f,
 }
 
 /* For an RST that leaves without a connection. It is counted once. */
-static __noinline int was_taken(struct __sk_buff *skb, const struct served *served, const struct flow *f)
+static __noinline int was_taken_over(struct __sk_buff *skb, const struct served *served, const struct flow *f)
 {
 	__u64 value, *last;
 	__be32 sequence;

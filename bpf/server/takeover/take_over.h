@@ -15,7 +15,7 @@
 #include "server/flow/flow.h"
 #include "server/timestamp/hold_back.h"
 #include "server/timestamp/mark.h"
-#include "server/timestamp/stray.h"
+#include "server/timestamp/orphan.h"
 
 /* include/net/tcp.h */
 struct bpf_tcp_req_attrs {

@@ -4,7 +4,7 @@ package choice
 
 import "math"
 
-// Groups is LOAD_GROUPS of bpf/lb/state/lightest.h: among so many servers least is exact.
+// Groups is LOAD_GROUPS of bpf/lb/state/least_loaded.h: among so many servers least is exact.
 const Groups = 16
 
 // MaxRound is the longest round that TwoChoices draws from: it has 16 random bits for each draw.
@@ -33,10 +33,10 @@ func TwoChoices(round []Turn, random uint32, loads []int32) (server uint32) {
 	return server
 }
 
-// Lightest are what least remembers: of each group of servers the one with the lowest cost known. It stays until another of its group
+// LeastLoaded are what least remembers: of each group of servers the one with the lowest cost known. It stays until another of its group
 // tells less, at the end of a connection or when its turn comes: of a group of one the cost is exact. Among more servers that is load balancing
 // with memory (Mitzenmacher, Prabhakar, Shah, FOCS 2002).
-type Lightest [Groups]Known
+type LeastLoaded [Groups]Known
 
 // Known is a server and its cost. Server 0 and MaxCost: there is none.
 type Known struct {
@@ -47,20 +47,20 @@ type Known struct {
 // MaxCost is above the cost of any server.
 const MaxCost = math.MaxInt64 >> 17
 
-// NewLightest returns those of all servers. everybody has each of them once.
-func NewLightest(everybody []Turn, loads []int32) *Lightest {
-	var lightest Lightest
-	for i := range lightest {
-		lightest[i].Cost = MaxCost
+// NewLeastLoaded returns those of all servers. everybody has each of them once.
+func NewLeastLoaded(everybody []Turn, loads []int32) *LeastLoaded {
+	var least LeastLoaded
+	for i := range least {
+		least[i].Cost = MaxCost
 	}
 	for _, turn := range everybody {
-		lightest.Tell(turn, turn.Cost(loads))
+		least.Report(turn, turn.Cost(loads))
 	}
-	return &lightest
+	return &least
 }
 
 // Tell is to be called when the cost of a server has changed.
-func (l *Lightest) Tell(turn Turn, cost int64) {
+func (l *LeastLoaded) Report(turn Turn, cost int64) {
 	told, known := Known{cost, turn.Server}, &l[turn.Group]
 	if told.below(*known) || known.Server == turn.Server {
 		*known = told
@@ -72,9 +72,9 @@ func (l Known) below(o Known) bool {
 }
 
 // Least returns the server of the lowest cost that is known; of equals the one whose turn it is, then the first. Its load is not counted yet.
-func (l *Lightest) Least(turn Turn, loads []int32) (server uint32) {
+func (l *LeastLoaded) Least(turn Turn, loads []int32) (server uint32) {
 	cost := turn.Cost(loads)
-	l.Tell(turn, cost)
+	l.Report(turn, cost)
 	best := l[0]
 	for _, known := range l[1:] {
 		if known.below(best) {

@@ -58,17 +58,17 @@ func TestTwoChoicesDrawFromTheWholeOfTheLongestRound(t *testing.T) {
 // busy is a world that least follows: connections begin, and some end.
 type busy struct {
 	world
-	lightest *Lightest
+	least *LeastLoaded
 }
 
 func anyBusy(t *rapid.T) busy {
 	w := anyWorld(t)
-	return busy{w, NewLightest(w.everybody, w.loads)}
+	return busy{w, NewLeastLoaded(w.everybody, w.loads)}
 }
 
 func (b *busy) change(server uint32, by int32) {
 	b.loads[server] += by
-	b.lightest.Tell(b.everybody[server], b.cost(server))
+	b.least.Report(b.everybody[server], b.cost(server))
 }
 
 func (b *busy) endSome(t *rapid.T) {
@@ -95,7 +95,7 @@ func TestLeastIsExactAmongSixteenServers(t *testing.T) {
 		}
 		for n := range 100 {
 			turn := b.round[n%len(b.round)]
-			chosen := b.lightest.Least(turn, b.loads)
+			chosen := b.least.Least(turn, b.loads)
 			if b.cost(chosen) != b.lowest() {
 				t.Fatalf("%d was chosen, which costs %d; the least is %d", chosen, b.cost(chosen), b.lowest())
 			}
@@ -114,14 +114,14 @@ func TestLeastAmongManyTakesNoneAboveTheTurnAndOneThatFallsBelowAll(t *testing.T
 		b := anyBusy(t)
 		for n := range 100 {
 			turn := b.round[n%len(b.round)]
-			chosen := b.lightest.Least(turn, b.loads)
+			chosen := b.least.Least(turn, b.loads)
 			if b.cost(chosen) > b.cost(turn.Server) {
 				t.Fatalf("%d was chosen, which costs %d; it was the turn of %d, which costs %d", chosen, b.cost(chosen), turn.Server, b.cost(turn.Server))
 			}
 			b.change(chosen, 1)
 			ends := rapid.Uint32Range(0, uint32(len(b.everybody)-1)).Draw(t, "ends")
 			if lowest := b.lowest(); b.loads[ends] > 0 {
-				if b.change(ends, -1); b.cost(ends) < lowest && b.lightest.Least(turn, b.loads) != ends {
+				if b.change(ends, -1); b.cost(ends) < lowest && b.least.Least(turn, b.loads) != ends {
 					t.Fatalf("%d costs less than all others, and is not chosen", ends)
 				}
 			}
@@ -133,10 +133,10 @@ func TestLeastOfEqualsTakesTurns(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := anyBusy(t)
 		clear(b.loads)
-		b.lightest = NewLightest(b.everybody, b.loads)
+		b.least = NewLeastLoaded(b.everybody, b.loads)
 		for n := range 3 * len(b.round) {
 			turn := b.round[n%len(b.round)]
-			if chosen := b.lightest.Least(turn, b.loads); chosen != turn.Server {
+			if chosen := b.least.Least(turn, b.loads); chosen != turn.Server {
 				t.Fatalf("connection %d went to %d, it was the turn of %d", n, chosen, turn.Server)
 			}
 		}

@@ -58,9 +58,9 @@ func (t *tunnels) apply() error {
 	}
 	switch {
 	case t.byFile && len(from) > 0 || t.sources.Limited:
-		limit = server.StrangersDropped
+		limit = server.ForeignDropped
 	case !t.byFile && t.sources.Doubt() == "":
-		limit = server.StrangersNoted
+		limit = server.ForeignNoted
 	}
 	if t.set && t.limit == limit && slices.Equal(t.from, from) {
 		return nil
@@ -71,7 +71,7 @@ func (t *tunnels) apply() error {
 		return err
 	}
 	if t.from, t.limit, t.set = slices.Clone(from), limit, true; limit != before {
-		t.log.Info("tunnel sources", "limited", limit == server.StrangersDropped, "load_balancers", len(from))
+		t.log.Info("tunnel sources", "limited", limit == server.ForeignDropped, "load_balancers", len(from))
 	}
 	return nil
 }
@@ -115,7 +115,7 @@ func (t *tunnels) age(now time.Time) (changed bool) {
 
 // notice reports whether there were strangers since it was called last.
 func (t *tunnels) notice(found server.TunnelNotes, now time.Time) (more bool) {
-	more = found.Strangers != t.notes.Strangers
+	more = found.Foreign != t.notes.Foreign
 	t.notes = found
 	if !more {
 		return false
@@ -128,7 +128,7 @@ func (t *tunnels) notice(found server.TunnelNotes, now time.Time) (more bool) {
 
 // status tells whose are taken.
 func (t *tunnels) status(now time.Time) api.Tunnels {
-	s := api.Tunnels{Limited: t.limit == server.StrangersDropped, From: t.from, Source: "controllers", Strangers: t.notes.Strangers, Last: t.notes.Last}
+	s := api.Tunnels{Limited: t.limit == server.ForeignDropped, From: t.from, Source: "controllers", Strangers: t.notes.Foreign, Last: t.notes.Last}
 	if t.byFile {
 		s.Source = "file"
 	}
@@ -165,7 +165,7 @@ func (t *tunnels) problem(now time.Time) string {
 		return ""
 	}
 	found, remedy := "are dropped (dropped_foreign_source)", "add it to tunnels_from in the file"
-	if t.limit == server.StrangersNoted {
+	if t.limit == server.ForeignNoted {
 		found = "are of no load balancer that the controllers know, and are dropped " + t.limitBegins(now)
 	}
 	if !t.byFile {

@@ -314,8 +314,8 @@ func (r *replicaRig) send(flows []uint32, frames uint32, send func() (wrapper.Cr
 		c, err = send()
 		return err
 	})
-	if err == nil && (c.Sent < uint64(frames) || c.Sent > uint64(len(flows)) || c.Arrived != c.Sent || c.Strays != 0) {
-		err = fmt.Errorf("%d of %d packets came to servers, %d of them of another length than expected", c.Arrived, c.Sent, c.Strays)
+	if err == nil && (c.Sent < uint64(frames) || c.Sent > uint64(len(flows)) || c.Arrived != c.Sent || c.Unexpected != 0) {
+		err = fmt.Errorf("%d of %d packets came to servers, %d of them of another length than expected", c.Arrived, c.Sent, c.Unexpected)
 	}
 	return c, err
 }

@@ -8,8 +8,8 @@ func (r *tableRig) subjects(size *tableSize) []subject {
 		{name: "empty", program: r.programs.Empty(), cell: plainCell(cookieVIP, segmentACK), check: checkUnchanged},
 		floor, r.stateless("cookie", segmentACK), r.established(size, "table", segmentACK), r.established(size, "table-at-once", segmentACK),
 	}
-	all[3].prepare = func() error { return r.lb.CountLater(true) }
-	all[4].prepare = func() error { return r.lb.CountLater(false) }
+	all[3].prepare = func() error { return r.lb.DeferCounts(true) }
+	all[4].prepare = func() error { return r.lb.DeferCounts(false) }
 	for _, local := range size.local {
 		if !local.full {
 			all = append(all, local.segment("local-"+local.name, segmentACK, "forwarded_by_local_table"))

@@ -219,8 +219,8 @@ func (r *vethRig) cross(ctx context.Context, s *subject, flows, frames uint32, s
 		if err != nil {
 			return c, err
 		}
-		if c.Sent < uint64(frames) || c.Arrived != c.Sent || c.Strays != 0 {
-			return c, fmt.Errorf("%d of %d frames came back, %d of them of another length than expected", c.Arrived, c.Sent, c.Strays)
+		if c.Sent < uint64(frames) || c.Arrived != c.Sent || c.Unexpected != 0 {
+			return c, fmt.Errorf("%d of %d frames came back, %d of them of another length than expected", c.Arrived, c.Sent, c.Unexpected)
 		}
 		if err := r.checkCounters(s, before, after, c.Sent); err != nil {
 			return c, err

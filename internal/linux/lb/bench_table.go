@@ -28,7 +28,7 @@ func OpenBench(limits plan.Limits, evict bool) (*LB, error) {
 	if !evict {
 		spec.Maps["local_connections"].Type = ebpf.Hash
 	}
-	lb := &LB{places: map[uint32][]*vipPlace{}, runInsert: ebpf.RunOptions{Data: make([]byte, 64)}}
+	lb := &LB{vipSlotsOf: map[uint32][]*vipSlot{}, runInsert: ebpf.RunOptions{Data: make([]byte, 64)}}
 	if err := lb.objects.load(spec, ebpf.CollectionOptions{}); err != nil {
 		return nil, fmt.Errorf("load the load balancer's program: %w", err)
 	}

@@ -49,7 +49,7 @@ func (w *world) setOpen(service string, open func(id uint16) int32) {
 	for id, counter := range place.Counters {
 		w.lb.tables.loads[counter].value = open(id)
 	}
-	w.lb.tellLoads(w.lb.ServiceRow(place.Number))
+	w.lb.writeLoads(w.lb.ServiceRow(place.Number))
 }
 
 // connectOne sends one SYN and returns who got it.
@@ -70,17 +70,17 @@ func TestLeastChoosesWhatTheReferenceSays(t *testing.T) {
 			l.loads[id] = random.Int32N(6)
 		}
 		l.load()
-		lightest, turn := choice.NewLightest(l.everybody, l.loads), 1+random.Uint32N(1<<20)
+		leastLoaded, turn := choice.NewLeastLoaded(l.everybody, l.loads), 1+random.Uint32N(1<<20)
 		tell := func(id uint32, change int32) {
 			l.loads[id] += change
-			lightest.Tell(l.everybody[id-1], l.everybody[id-1].Cost(l.loads))
+			leastLoaded.Report(l.everybody[id-1], l.everybody[id-1].Cost(l.loads))
 		}
 		ended := 0
 		for range 200 {
-			if err := l.lb.objects.Turns.Put(number, slices.Repeat([]lbPlace{{Turn: turn}}, ebpf.MustPossibleCPU())); err != nil {
+			if err := l.lb.objects.Turns.Put(number, slices.Repeat([]lbCursor{{Turn: turn}}, ebpf.MustPossibleCPU())); err != nil {
 				t.Fatal(err)
 			}
-			have, want := l.connectOne(), lightest.Least(l.round[turn%uint32(len(l.round))], l.loads)
+			have, want := l.connectOne(), leastLoaded.Least(l.round[turn%uint32(len(l.round))], l.loads)
 			if have != want {
 				t.Fatalf("%d servers, loads %v, turn %d: server %d instead of %d", servers, l.loads, turn, have, want)
 			}

@@ -144,7 +144,7 @@ func (lb *LB) AdjustOpenConnections(service plan.Place, change map[uint16]int32)
 			lb.addOpen(index, by)
 		}
 	}
-	lb.tellLoads(lb.ServiceRow(service.Number))
+	lb.writeLoads(lb.ServiceRow(service.Number))
 }
 
 // addOpen adds to an estimate, which stays above 0.
@@ -158,21 +158,21 @@ func (lb *LB) addOpen(index uint32, by int32) {
 	}
 }
 
-// tellLoads makes the lightest servers of a row those that the loads say, if it goes by them. What packets tell meanwhile may be lost: it is told again
+// writeLoads sets the least loaded servers of a row by the loads, if its dispatch is least. What packets report meanwhile may be lost: it is reported again
 // with the next connection that begins or ends there.
-func (lb *LB) tellLoads(row uint32) {
+func (lb *LB) writeLoads(row uint32) {
 	s := lb.Service(row)
 	if s.Dispatch != uint8(model.DispatchLeast) {
 		return
 	}
-	lightest := choice.NewLightest(nil, nil)
+	leastLoaded := choice.NewLeastLoaded(nil, nil)
 	for _, word := range lb.Rounds(s.RoundsBase+s.RoundsCount-uint32(s.IDTurns), uint32(s.IDTurns)) {
 		if turn, counter := plan.ReadTurn(word); word != 0 {
-			lightest.Tell(turn, int64(turn.Price)*int64(lb.OpenConnections(counter)))
+			leastLoaded.Report(turn, int64(turn.Price)*int64(lb.OpenConnections(counter)))
 		}
 	}
-	for group, known := range lightest {
-		atomic.StoreInt64(&lb.tables.lightest[row][group], known.Cost<<16|int64(known.Server))
+	for group, known := range leastLoaded {
+		atomic.StoreInt64(&lb.tables.leastLoaded[row][group], known.Cost<<16|int64(known.Server))
 	}
 }
 

@@ -78,7 +78,7 @@ func TestNodesBeginTheirRoundsAtDifferentServers(t *testing.T) {
 	first := map[uint16]bool{}
 	number := w.tables.Places()["web"].Number
 	for range 24 { // a node that starts has turns of 0
-		if err := w.lb.objects.Turns.Put(number, make([]lbPlace, ebpf.MustPossibleCPU())); err != nil {
+		if err := w.lb.objects.Turns.Put(number, make([]lbCursor, ebpf.MustPossibleCPU())); err != nil {
 			t.Fatal(err)
 		}
 		for id := range w.connect(1) {

@@ -105,16 +105,16 @@ func plus(address netip.Addr, n byte) netip.Addr {
 	return netip.AddrFrom16(bytes)
 }
 
-// goesFast reports whether a packet takes the fast path. Only that goes by the word at its service's places: here it names a row with the servers of "other".
+// goesFast reports whether a packet takes the fast path. Only that goes by the word in its service's slots: here it names a row with the servers of "other".
 func (w *world) goesFast(frame []byte, name string) bool {
 	t, places := &w.lb.tables, w.tables.Places()
 	spare, number := uint32(len(t.services)-1), places[name].Number
 	row := w.lb.Service(w.lb.ServiceRow(number))
 	row.IDsBase = w.lb.Service(w.lb.ServiceRow(places["other"].Number)).IDsBase
 	t.services[spare] = row
-	for _, place := range w.lb.places[number] {
-		if place.fast != 0 {
-			place.fast = spare<<4 | place.fast&(15|1<<31)
+	for _, slot := range w.lb.vipSlotsOf[number] {
+		if slot.fast != 0 {
+			slot.fast = spare<<4 | slot.fast&(15|1<<31)
 		}
 	}
 	defer w.lb.publishRow(number)
@@ -129,7 +129,7 @@ type outcome struct {
 	frame    []byte
 	verdicts map[verdictKey]uint64
 	servers  map[string]map[uint16]ServerTraffic
-	turns    [][]lbPlace // after the packet; before they were all alike
+	turns    [][]lbCursor // after the packet; before they were all alike
 	loads    map[uint32]int32
 	starting uint64 // what is known of the connection, of QUIC
 }
@@ -144,7 +144,7 @@ func (w *world) walk(program *ebpf.Program, frame []byte, services ...string) (o
 		mustSet(w.lb.objects.LocalConnections.Put(key, lbLocalConnection{Id: 2, Packets: 1}))
 	}
 	w.eachService(func(place plan.Place) {
-		alike := make([]lbPlace, ebpf.MustPossibleCPU())
+		alike := make([]lbCursor, ebpf.MustPossibleCPU())
 		for cpu := range alike {
 			alike[cpu].Turn = uint32(len(frame))
 		}
@@ -152,7 +152,7 @@ func (w *world) walk(program *ebpf.Program, frame []byte, services ...string) (o
 		for _, index := range place.Counters {
 			w.lb.tables.loads[index].value = int32(len(frame)) / 20 * int32(index)
 		}
-		w.lb.tellLoads(w.lb.ServiceRow(place.Number))
+		w.lb.writeLoads(w.lb.ServiceRow(place.Number))
 	})
 	before, traffic := w.verdictsOf(services...), w.allTraffic()
 	place, begun := w.startingPlace(frame)
@@ -174,9 +174,9 @@ func (w *world) walk(program *ebpf.Program, frame []byte, services ...string) (o
 	o.loads = map[uint32]int32{}
 	o.frame, o.verdicts, o.servers = options.DataOut, w.verdictsOf(services...), w.allTraffic()
 	w.eachService(func(place plan.Place) {
-		var turns []lbPlace
+		var turns []lbCursor
 		mustSet(w.lb.objects.Turns.Lookup(place.Number, &turns))
-		slices.SortFunc(turns, func(a, b lbPlace) int { return cmp.Compare(a.Turn, b.Turn) }) // whichever CPU it was
+		slices.SortFunc(turns, func(a, b lbCursor) int { return cmp.Compare(a.Turn, b.Turn) }) // whichever CPU it was
 		o.turns = append(o.turns, turns)
 		for _, index := range place.Counters {
 			o.loads[index] = w.lb.tables.loads[index].value
@@ -362,21 +362,21 @@ func TestPlacesOfDestinationsFollowVIPsAfterAnInterruptedUpdate(t *testing.T) {
 			gone = key
 		}
 	}
-	place, destination := w.lb.vipPlace(moved)
-	other, otherDestination := w.lb.vipPlace(gone)
-	if place.destination != destination || place.fast == 0 || other.destination != otherDestination {
-		t.Fatalf("no places: %+v, %+v", place, other)
+	slot, destination := w.lb.vipSlot(moved)
+	other, otherDestination := w.lb.vipSlot(gone)
+	if slot.destination != destination || slot.fast == 0 || other.destination != otherDestination {
+		t.Fatalf("no slots: %+v, %+v", slot, other)
 	}
 	const number = 7
 	t.Cleanup(func() { // the program is that of all tests
-		mustSet(errors.Join(w.lb.objects.Vips.Put(moved, vips[moved]), w.lb.objects.Vips.Put(gone, vips[gone]), w.lb.placeVIP(gone, vips[gone]), w.lb.adoptPlaces()))
+		mustSet(errors.Join(w.lb.objects.Vips.Put(moved, vips[moved]), w.lb.objects.Vips.Put(gone, vips[gone]), w.lb.fillVIPSlot(gone, vips[gone]), w.lb.adoptVIPSlots()))
 	})
 	mustSet(w.lb.objects.Vips.Put(moved, uint32(number)))
 	mustSet(w.lb.objects.Vips.Delete(gone))
-	w.lb.places = map[uint32][]*vipPlace{}
-	mustSet(w.lb.adoptPlaces())
-	if place.number != number || place.fast != 0 || other.destination != 0 {
-		t.Errorf("places after the next start: %+v, %+v", place, other)
+	w.lb.vipSlotsOf = map[uint32][]*vipSlot{}
+	mustSet(w.lb.adoptVIPSlots())
+	if slot.number != number || slot.fast != 0 || other.destination != 0 {
+		t.Errorf("slots after the next start: %+v, %+v", slot, other)
 	}
 }
 

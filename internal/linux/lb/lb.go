@@ -25,21 +25,21 @@ import (
 )
 
 //go:generate go run ./choices ../../../bpf/wire/choices.h
-//go:generate go tool bpf2go -target bpfel -type verdict -type session_outcome -type service -type server -type column -type vip_key -type return_key -type trace_event -type session_shown -type session_set -type traffic -type server_traffic -type connection -type connection_block -type connection_address -type connection_state -type connection_flag -type ended_connection -type suspect_key -type later_list -type quic_config -type session_config -type session_begun -type replica_config -type replica_view -type replica_current -type replica_bucket -type peer_message lb ../../../bpf/lb.bpf.c
+//go:generate go tool bpf2go -target bpfel -type verdict -type session_outcome -type service -type server -type column -type vip_key -type return_key -type trace_event -type session_shown -type session_set -type traffic -type server_traffic -type connection -type connection_block -type connection_address -type connection_state -type connection_flag -type ended_connection -type suspect_key -type deferred_list -type quic_config -type session_config -type session_begun -type replica_config -type replica_view -type replica_current -type replica_bucket -type peer_message lb ../../../bpf/lb.bpf.c
 
 // Layout names the shape of the pinned maps. A change of any map's key, value or meaning needs a new number: a process of
 // another layout then fills maps of its own and switches the program over, instead of misreading these.
-const Layout = "lb-v17"
+const Layout = "lb-v18"
 
 // LB is the load balancer's program with its maps. Methods that change tables are for one caller at a time. What concerns devices and pins (attach.go), and
 // what only reads or counts, is safe for concurrent use.
 type LB struct {
-	objects  objects
-	attached attachments
-	tables   lbTables
-	adopted  bool
-	places   map[uint32][]*vipPlace // of service numbers
-	retired  sync.RWMutex           // held while a server's fast packets become its service's: readers count them once
+	objects    objects
+	attached   attachments
+	tables     lbTables
+	adopted    bool
+	vipSlotsOf map[uint32][]*vipSlot // of service numbers
+	retired    sync.RWMutex          // held while a server's fast packets become its service's: readers count them once
 	// displaced: places of vips were given up since the last grace period.
 	displaced bool
 	runInsert ebpf.RunOptions // of entries
@@ -52,10 +52,10 @@ type lbTables struct {
 	serviceRows, serverRows []struct{ value, _ uint32 }
 	services                []plan.ServiceRow
 	servers                 []plan.ServerRow
-	vipPlaces               []vipPlace
+	vipSlots                []vipSlot
 	slots                   []history.Column
 	rounds                  []uint64
-	lightest                [][choice.Groups]int64
+	leastLoaded             [][choice.Groups]int64
 	loads                   []struct{ value, _ int32 }
 
 	connections connections.Memory
@@ -78,7 +78,7 @@ func Open(dir string, limits plan.Limits) (*LB, error) {
 		return nil, fmt.Errorf("prepare the load balancer's program: %w", err)
 	}
 	options := ebpf.CollectionOptions{}
-	lb := &LB{places: map[uint32][]*vipPlace{}, runInsert: ebpf.RunOptions{Data: make([]byte, 64)}}
+	lb := &LB{vipSlotsOf: map[uint32][]*vipSlot{}, runInsert: ebpf.RunOptions{Data: make([]byte, 64)}}
 	if dir != "" {
 		lb.attached.pins = pin.Instance{Dir: dir, Layout: Layout}
 		if options.Maps.PinPath, err = lb.attached.pins.Maps(); err != nil {
@@ -104,7 +104,7 @@ func Open(dir string, limits plan.Limits) (*LB, error) {
 	}
 	err = lb.mapTables()
 	if err == nil {
-		err = errors.Join(lb.adoptPlaces(), lb.enableThrough(), lb.enableReplicas(), lb.enableFunctions(), lb.enableSessions(), lb.FollowClock())
+		err = errors.Join(lb.adoptVIPSlots(), lb.enableThrough(), lb.enableReplicas(), lb.enableFunctions(), lb.enableSessions(), lb.FollowClock())
 	}
 	if err != nil {
 		lb.Close()
@@ -141,7 +141,7 @@ func sizeLBMaps(spec *ebpf.CollectionSpec, l plan.Limits) error {
 	for name, entries := range map[string]uint32{
 		"service_rows": l.Services + 1, "turns": l.Services + 1, "verdict_counters": (l.Services + 1) * verdicts,
 		"session_outcomes": (l.Services + 1) * outcomes,
-		"services":         services, "lightest": services, "servers": servers, "server_rows": l.ServerIDs, "slots": l.Slots, "rounds": l.Rounds,
+		"services":         services, "least_loaded": services, "servers": servers, "server_rows": l.ServerIDs, "slots": l.Slots, "rounds": l.Rounds,
 		"server_counters": l.Servers, "clocks": l.Servers, "server_loads": l.Servers,
 		"returns": l.Returns(), "vips": l.Destinations(),
 		"connections": l.Entries, "connection_addresses": l.Entries, "connection_blocks": l.Entries / conntable.BlockEntries,
@@ -168,8 +168,8 @@ func (lb *LB) mapTables() error {
 	o, t := &lb.objects, &lb.tables
 	return errors.Join(
 		mapTable(t, o.ServiceRows, &t.serviceRows), mapTable(t, o.ServerRows, &t.serverRows),
-		mapTable(t, o.VipPlaces, &t.vipPlaces), mapTable(t, o.Services, &t.services), mapTable(t, o.Servers, &t.servers),
-		mapTable(t, o.Slots, &t.slots), mapTable(t, o.Rounds, &t.rounds), mapTable(t, o.ServerLoads, &t.loads), mapTable(t, o.Lightest, &t.lightest),
+		mapTable(t, o.VipSlots, &t.vipSlots), mapTable(t, o.Services, &t.services), mapTable(t, o.Servers, &t.servers),
+		mapTable(t, o.Slots, &t.slots), mapTable(t, o.Rounds, &t.rounds), mapTable(t, o.ServerLoads, &t.loads), mapTable(t, o.LeastLoaded, &t.leastLoaded),
 		mapTable(t, o.Connections, &t.connections.Entries), mapTable(t, o.ConnectionBlocks, &t.connections.Blocks),
 		mapTable(t, o.ConnectionAddresses, &t.connections.Addresses), lb.mapReplicas())
 }

@@ -85,16 +85,16 @@ func (lb *LB) apply(change plan.Change) error {
 	case plan.PointID:
 		atomic.StoreUint32(&t.serverRows[c.Index].value, c.Row)
 	case plan.PointService:
-		lb.tellLoads(c.Row)
+		lb.writeLoads(c.Row)
 		atomic.StoreUint32(&t.serviceRows[c.Number].value, c.Row)
 		lb.publishRow(c.Number)
 	case plan.SetVIP:
 		if err := o.Vips.Put(c.Key, c.Number); err != nil {
 			return err
 		}
-		return lb.placeVIP(c.Key, c.Number)
+		return lb.fillVIPSlot(c.Key, c.Number)
 	case plan.DeleteVIP:
-		lb.displaceVIP(c.Key)
+		lb.clearVIPSlot(c.Key)
 		return o.Vips.Delete(c.Key)
 	case plan.SetReturn:
 		if err := o.Returns.Put(c.Key, c.Value); err != nil {
@@ -121,14 +121,14 @@ func (lb *LB) apply(change plan.Change) error {
 	return nil
 }
 
-// vipPlace is struct vip_place.
-type vipPlace struct {
+// vipSlot is struct vip_slot.
+type vipSlot struct {
 	destination  uint64
 	number, fast uint32
 }
 
-// vipPlace returns where a destination would lie and the word that stands for it there; nil where packets do not look.
-func (lb *LB) vipPlace(key plan.VIPKey) (place *vipPlace, destination uint64) {
+// vipSlot returns where a destination would lie and the word that stands for it there; nil where packets do not look.
+func (lb *LB) vipSlot(key plan.VIPKey) (slot *vipSlot, destination uint64) {
 	const golden = 0x9e3779b97f4a7c15
 	word := [8]byte{4: key.Protocol, 1, key.Port[0], key.Port[1]}
 	copy(word[:4], key.Address[:])
@@ -141,20 +141,20 @@ func (lb *LB) vipPlace(key plan.VIPKey) (place *vipPlace, destination uint64) {
 		word[5] = 2
 	}
 	destination = binary.LittleEndian.Uint64(word[:])
-	return &lb.tables.vipPlaces[destination*golden>>48], destination
+	return &lb.tables.vipSlots[destination*golden>>48], destination
 }
 
-// placeVIP lets packets find a destination that is in vips faster, unless its place is another's.
-func (lb *LB) placeVIP(key plan.VIPKey, number uint32) error {
-	if isJoin(number) { // the place may be that of a port of the service until now
-		lb.displaceVIP(key)
+// fillVIPSlot lets packets find a destination that is in vips faster, unless its slot is another's.
+func (lb *LB) fillVIPSlot(key plan.VIPKey, number uint32) error {
+	if isJoin(number) { // the slot may be that of a port of the service until now
+		lb.clearVIPSlot(key)
 		return nil
 	}
-	place, destination := lb.vipPlace(key)
-	if place == nil {
+	slot, destination := lb.vipSlot(key)
+	if slot == nil {
 		return nil
 	}
-	switch atomic.LoadUint64(&place.destination) {
+	switch atomic.LoadUint64(&slot.destination) {
 	case destination:
 	case 0:
 		if lb.displaced { // a packet may have seen the former owner here and not its number yet
@@ -163,14 +163,14 @@ func (lb *LB) placeVIP(key plan.VIPKey, number uint32) error {
 			}
 			lb.displaced = false
 		}
-		defer atomic.StoreUint64(&place.destination, destination)
+		defer atomic.StoreUint64(&slot.destination, destination)
 	default:
 		return nil
 	}
-	atomic.StoreUint32(&place.number, number)
-	atomic.StoreUint32(&place.fast, lb.fastRow(number))
-	if number != 0 && !slices.Contains(lb.places[number], place) {
-		lb.places[number] = append(lb.places[number], place)
+	atomic.StoreUint32(&slot.number, number)
+	atomic.StoreUint32(&slot.fast, lb.fastRow(number))
+	if number != 0 && !slices.Contains(lb.vipSlotsOf[number], slot) {
+		lb.vipSlotsOf[number] = append(lb.vipSlotsOf[number], slot)
 	}
 	return nil
 }
@@ -194,38 +194,38 @@ func (lb *LB) fastRow(number uint32) uint32 {
 	return word
 }
 
-// publishRow makes the places of a service name its row, and reports whether any did not.
+// publishRow makes the slots of a service name its row, and reports whether any did not.
 func (lb *LB) publishRow(number uint32) (changed bool) {
-	lb.places[number] = slices.DeleteFunc(lb.places[number], func(place *vipPlace) bool { return place.number != number })
-	for _, place := range lb.places[number] {
+	lb.vipSlotsOf[number] = slices.DeleteFunc(lb.vipSlotsOf[number], func(slot *vipSlot) bool { return slot.number != number })
+	for _, slot := range lb.vipSlotsOf[number] {
 		row := lb.fastRow(number)
-		changed = atomic.SwapUint32(&place.fast, row) != row || changed
+		changed = atomic.SwapUint32(&slot.fast, row) != row || changed
 	}
 	return changed
 }
 
-// adoptPlaces finds the places that an earlier process filled, and completes what it may not have come to: vips says what is.
-func (lb *LB) adoptPlaces() error {
+// adoptVIPSlots finds the slots that an earlier process filled, and completes what it may not have come to: vips says what is.
+func (lb *LB) adoptVIPSlots() error {
 	vips, err := lb.VIPs()
 	if err != nil {
 		return err
 	}
 	changed := false
 	for key, number := range vips {
-		place, destination := lb.vipPlace(key)
-		if place == nil || place.destination != destination || isJoin(number) {
+		slot, destination := lb.vipSlot(key)
+		if slot == nil || slot.destination != destination || isJoin(number) {
 			continue
 		}
-		changed = atomic.SwapUint32(&place.number, number) != number || changed
-		lb.places[number] = append(lb.places[number], place)
+		changed = atomic.SwapUint32(&slot.number, number) != number || changed
+		lb.vipSlotsOf[number] = append(lb.vipSlotsOf[number], slot)
 	}
-	for i := range lb.tables.vipPlaces {
-		if place := &lb.tables.vipPlaces[i]; place.destination != 0 && !slices.Contains(lb.places[place.number], place) {
-			atomic.StoreUint64(&place.destination, 0) // it is in vips no more
+	for i := range lb.tables.vipSlots {
+		if slot := &lb.tables.vipSlots[i]; slot.destination != 0 && !slices.Contains(lb.vipSlotsOf[slot.number], slot) {
+			atomic.StoreUint64(&slot.destination, 0) // it is in vips no more
 			changed = true
 		}
 	}
-	for number := range lb.places {
+	for number := range lb.vipSlotsOf {
 		changed = lb.publishRow(number) || changed
 	}
 	if !changed {
@@ -234,8 +234,8 @@ func (lb *LB) adoptPlaces() error {
 	return Grace()
 }
 
-func (lb *LB) displaceVIP(key plan.VIPKey) {
-	if place, destination := lb.vipPlace(key); place != nil && atomic.CompareAndSwapUint64(&place.destination, destination, 0) {
+func (lb *LB) clearVIPSlot(key plan.VIPKey) {
+	if slot, destination := lb.vipSlot(key); slot != nil && atomic.CompareAndSwapUint64(&slot.destination, destination, 0) {
 		lb.displaced = true
 	}
 }

@@ -38,16 +38,16 @@ func Read(key, word uint64) Entry {
 
 // Implementation constants: those of bpf/lb/state/replicas.h.
 const (
-	places     = 7
+	slots      = 7
 	removedKey = 1
 	change     = 1 << 8
 )
 
 // Bucket is struct replica_bucket.
 type Bucket struct {
-	Head  uint64
-	_     uint64
-	Place [places]struct{ Key, Word uint64 }
+	Head uint64
+	_    uint64
+	Slot [slots]struct{ Key, Word uint64 }
 }
 
 // BucketBytes is how much memory a bucket takes.
@@ -75,13 +75,13 @@ func second(key uint64, buckets int) int {
 // word returns where the word of a key is, and what it was a moment ago; nil: there is none.
 func (t *Table) word(key uint64) (*uint64, uint64) {
 	for _, at := range [...]int{first(key, len(t.Buckets)), second(key, len(t.Buckets))} {
-		for i := range t.Buckets[at].Place {
-			place := &t.Buckets[at].Place[i]
-			if atomic.LoadUint64(&place.Key) != key {
+		for i := range t.Buckets[at].Slot {
+			slot := &t.Buckets[at].Slot[i]
+			if atomic.LoadUint64(&slot.Key) != key {
 				continue
 			}
-			if word := atomic.LoadUint64(&place.Word); word != 0 {
-				return &place.Word, word
+			if word := atomic.LoadUint64(&slot.Word); word != 0 {
+				return &slot.Word, word
 			}
 		}
 	}
@@ -90,8 +90,8 @@ func (t *Table) word(key uint64) (*uint64, uint64) {
 
 // Find returns the entry of a key.
 func (t *Table) Find(key uint64) (Entry, bool) {
-	place, word := t.word(key)
-	if place == nil {
+	slot, word := t.word(key)
+	if slot == nil {
 		return Entry{}, false
 	}
 	return Read(key, word), true
@@ -106,18 +106,18 @@ func (t *Table) Insert(e Entry) (there Entry, ok bool, err error) {
 
 // Swap makes another entry of one, of the same key. It returns false when that is not as it was.
 func (t *Table) Swap(before, after Entry) bool {
-	place, word := t.word(before.Key)
-	return place != nil && word == before.Word() && atomic.CompareAndSwapUint64(place, word, after.Word())
+	slot, word := t.word(before.Key)
+	return slot != nil && word == before.Word() && atomic.CompareAndSwapUint64(slot, word, after.Word())
 }
 
 // Each calls do with every entry that was there all the while, in no order, until it returns false.
 func (t *Table) Each(do func(e Entry) bool) {
 	for i := range t.Buckets {
 		b := &t.Buckets[i]
-		for taken := atomic.LoadUint64(&b.Head) >> 1 & (1<<places - 1); taken != 0; taken &= taken - 1 {
-			place := &b.Place[bits.TrailingZeros64(taken)]
-			key := atomic.LoadUint64(&place.Key)
-			if word := atomic.LoadUint64(&place.Word); key > removedKey && word != 0 && !do(Read(key, word)) {
+		for taken := atomic.LoadUint64(&b.Head) >> 1 & (1<<slots - 1); taken != 0; taken &= taken - 1 {
+			slot := &b.Slot[bits.TrailingZeros64(taken)]
+			key := atomic.LoadUint64(&slot.Key)
+			if word := atomic.LoadUint64(&slot.Word); key > removedKey && word != 0 && !do(Read(key, word)) {
 				return
 			}
 		}
@@ -125,12 +125,12 @@ func (t *Table) Each(do func(e Entry) bool) {
 }
 
 // Implementation constants of Keep.
-const removedAtOnce = 1 << 16 // places that wait for a grace period together
+const removedAtOnce = 1 << 16 // slots that wait for a grace period together
 
 // Keep removes the entries that do not stay, and returns how many it has removed. stays is asked again when a packet has changed an entry meanwhile;
 // removed, if it is given, is called with each that is.
 func (t *Table) Keep(stays func(e Entry) bool, removed func(e Entry)) (gone int, err error) {
-	type at struct{ bucket, place int }
+	type at struct{ bucket, slot int }
 	var empty []at
 	free := func() error {
 		if len(empty) == 0 {
@@ -140,30 +140,30 @@ func (t *Table) Keep(stays func(e Entry) bool, removed func(e Entry)) (gone int,
 			return err
 		}
 		for _, one := range empty {
-			t.free(&t.Buckets[one.bucket], one.place)
+			t.free(&t.Buckets[one.bucket], one.slot)
 		}
 		empty = empty[:0]
 		return nil
 	}
 	for i := range t.Buckets {
 		b := &t.Buckets[i]
-		for taken := atomic.LoadUint64(&b.Head) >> 1 & (1<<places - 1); taken != 0; taken &= taken - 1 {
+		for taken := atomic.LoadUint64(&b.Head) >> 1 & (1<<slots - 1); taken != 0; taken &= taken - 1 {
 			p := bits.TrailingZeros64(taken)
-			place := &b.Place[p]
-			key := atomic.LoadUint64(&place.Key)
+			slot := &b.Slot[p]
+			key := atomic.LoadUint64(&slot.Key)
 			if key == 0 { // a packet fills it
 				continue
 			}
 			for key != removedKey {
-				word := atomic.LoadUint64(&place.Word)
+				word := atomic.LoadUint64(&slot.Word)
 				if word != 0 && stays(Read(key, word)) {
 					break
 				}
-				if word == 0 || atomic.CompareAndSwapUint64(&place.Word, word, 0) { // 0: an earlier process was ended here
+				if word == 0 || atomic.CompareAndSwapUint64(&slot.Word, word, 0) { // 0: an earlier process was ended here
 					if word != 0 && removed != nil {
 						removed(Read(key, word))
 					}
-					atomic.StoreUint64(&place.Key, removedKey)
+					atomic.StoreUint64(&slot.Key, removedKey)
 					key = removedKey
 					gone++
 				}
@@ -181,26 +181,26 @@ func (t *Table) Keep(stays func(e Entry) bool, removed func(e Entry)) (gone int,
 	return gone, free()
 }
 
-// free makes a place usable whose entry was removed, and that no packet looks at any more.
-func (t *Table) free(b *Bucket, place int) {
-	atomic.StoreUint64(&b.Place[place].Key, 0) // first: who sees the bit not set yet takes it for one that is being filled
+// free makes a slot usable whose entry was removed, and that no packet looks at any more.
+func (t *Table) free(b *Bucket, slot int) {
+	atomic.StoreUint64(&b.Slot[slot].Key, 0) // first: who sees the bit not set yet takes it for one that is being filled
 	for {
 		head := atomic.LoadUint64(&b.Head)
-		if atomic.CompareAndSwapUint64(&b.Head, head, head&^(2<<place)+change) {
+		if atomic.CompareAndSwapUint64(&b.Head, head, head&^(2<<slot)+change) {
 			return
 		}
 	}
 }
 
-// Recover frees places that an earlier process was about to free when it was ended: a packet fills one within a grace period.
+// Recover frees slots that an earlier process was about to free when it was ended: a packet fills one within a grace period.
 func (t *Table) Recover() error {
-	type at struct{ bucket, place int }
+	type at struct{ bucket, slot int }
 	var filled []at
 	for i := range t.Buckets {
 		b := &t.Buckets[i]
 		head := atomic.LoadUint64(&b.Head)
-		for p := range b.Place {
-			if head>>1>>p&1 == 1 && atomic.LoadUint64(&b.Place[p].Key) == 0 {
+		for p := range b.Slot {
+			if head>>1>>p&1 == 1 && atomic.LoadUint64(&b.Slot[p].Key) == 0 {
 				filled = append(filled, at{i, p})
 			}
 		}
@@ -212,8 +212,8 @@ func (t *Table) Recover() error {
 		return err
 	}
 	for _, one := range filled {
-		if b := &t.Buckets[one.bucket]; atomic.LoadUint64(&b.Place[one.place].Key) == 0 {
-			t.free(b, one.place)
+		if b := &t.Buckets[one.bucket]; atomic.LoadUint64(&b.Slot[one.slot].Key) == 0 {
+			t.free(b, one.slot)
 		}
 	}
 	return nil
@@ -222,7 +222,7 @@ func (t *Table) Recover() error {
 // Count returns how many entries there are, some of which packets may be about to put in.
 func (t *Table) Count() (n int) {
 	for i := range t.Buckets {
-		n += bits.OnesCount64(atomic.LoadUint64(&t.Buckets[i].Head) >> 1 & (1<<places - 1))
+		n += bits.OnesCount64(atomic.LoadUint64(&t.Buckets[i].Head) >> 1 & (1<<slots - 1))
 	}
 	return n
 }

@@ -30,7 +30,7 @@ var balancers = []netip.Addr{netip.MustParseAddr("10.9.0.1"), netip.MustParseAdd
 // newAcceptRig is one whose services are of dispatch choices: with static acceptance of a load that the tests say, unless change says else.
 func newAcceptRig(t *testing.T, change func(*plan.AgentRow)) *xdpRig {
 	r := newXDPRig(t)
-	progtest.Check(t, r.agent.SetTunnelSources(balancers, server.StrangersDropped))
+	progtest.Check(t, r.agent.SetTunnelSources(balancers, server.ForeignDropped))
 	r.choose(change)
 	return r
 }
@@ -188,7 +188,7 @@ func TestASYNThatComesAgainGoesWhereTheFirstWent(t *testing.T) {
 	r := &xdpRig{rig: newRig(t, rigOptions{plain: true})}
 	r.attach(dir)
 	r.prepare()
-	progtest.Check(t, r.agent.SetTunnelSources(balancers, server.StrangersDropped))
+	progtest.Check(t, r.agent.SetTunnelSources(balancers, server.ForeignDropped))
 	r.choose(nil)
 	r.listen(false)
 	r.load(roomy)
@@ -220,7 +220,7 @@ func TestASYNThatComesAgainGoesWhereTheFirstWent(t *testing.T) {
 			t.Errorf("%s: another connection by the same port was passed on", vip)
 		}
 	}
-	places, err := ebpf.LoadPinnedMap(dir+"/agent-v9/passed_on", nil)
+	places, err := ebpf.LoadPinnedMap(dir+"/agent-v10/passed_on", nil)
 	progtest.Check(t, err)
 	defer places.Close()
 	age := func(by time.Duration) {
@@ -356,7 +356,7 @@ func TestLoadIsTakenWhereItWasAskedFor(t *testing.T) {
 //
 // Promise: A server does not follow stops from an address of no load balancer, and keeps the packet.
 func TestStrangersStopsAreNotFollowed(t *testing.T) {
-	for _, limit := range []server.TunnelLimit{server.TunnelsOfAnybody, server.StrangersNoted, server.StrangersDropped} {
+	for _, limit := range []server.TunnelLimit{server.TunnelsOfAnybody, server.ForeignNoted, server.ForeignDropped} {
 		r := newAcceptRig(t, nil)
 		r.listen(false)
 		r.load(full)
@@ -371,7 +371,7 @@ func TestStrangersStopsAreNotFollowed(t *testing.T) {
 					want, wantAction := kept, uint32(xdpPass)
 					if i%2 == 0 && i < 4 {
 						want, wantAction = map[string]string{"S": "passed_on_first", "A": "handed_on"}[flags], xdpTX
-					} else if limit == server.StrangersDropped {
+					} else if limit == server.ForeignDropped {
 						want, wantAction = "dropped_foreign_source", xdpDrop
 					}
 					if action, _, verdict := r.run(r.wrap(out, inner(t, vip, servicePort, 7, flags, 0))); action != wantAction || verdict != want {

@@ -15,27 +15,27 @@ type TunnelLimit uint32
 // What becomes of them.
 const (
 	TunnelsOfAnybody = TunnelLimit(serverTunnelLimitTUNNELS_OF_ANYBODY) // they are taken
-	StrangersNoted   = TunnelLimit(serverTunnelLimitTUNNELS_NOTED)      // taken, and TunnelNotes tells of all
-	StrangersDropped = TunnelLimit(serverTunnelLimitTUNNELS_DROPPED)    // dropped, and TunnelNotes tells of them
+	ForeignNoted     = TunnelLimit(serverTunnelLimitTUNNELS_NOTED)      // taken, and TunnelNotes tells of all
+	ForeignDropped   = TunnelLimit(serverTunnelLimitTUNNELS_DROPPED)    // dropped, and TunnelNotes tells of them
 )
 
 // SetTunnelSources says who may open tunnels, and what becomes of those of others. A source that stays is known at every moment.
 func (s *Server) SetTunnelSources(addresses []netip.Addr, limit TunnelLimit) error {
 	want := make(map[[16]byte]uint32, len(addresses))
-	places := make([]serverTunnelPlace, s.objects.TunnelPlaces.MaxEntries())
+	slots := make([]serverTunnelSlot, s.objects.TunnelSlots.MaxEntries())
 	for _, address := range addresses {
 		mapped := address.As16()
 		want[mapped] = 1
-		at := &places[sourcePlace(mapped, uint32(len(places)))]
+		at := &slots[sourceSlot(mapped, uint32(len(slots)))]
 		for i := range at.Address {
 			at.Address[i] = binary.LittleEndian.Uint32(mapped[4*i:])
 		}
 	}
 	put := func() error {
-		for i := range places {
-			places[i].Limit = serverTunnelLimit(limit)
-			if err := s.objects.TunnelPlaces.Put(uint32(i), places[i]); err != nil {
-				return fmt.Errorf("write place %d of the tunnels' sources: %w", i, err)
+		for i := range slots {
+			slots[i].Limit = serverTunnelLimit(limit)
+			if err := s.objects.TunnelSlots.Put(uint32(i), slots[i]); err != nil {
+				return fmt.Errorf("write slot %d of the tunnels' sources: %w", i, err)
 			}
 		}
 		return nil
@@ -52,20 +52,20 @@ func (s *Server) SetTunnelSources(addresses []netip.Addr, limit TunnelLimit) err
 	return put()
 }
 
-// sourcePlace is tunnel_taken's index (bpf/server/tunnel/tunnel_sources.h) among a power of two.
-func sourcePlace(mapped [16]byte, places uint32) uint32 {
+// sourceSlot is tunnel_slot_of's index (bpf/server/tunnel/tunnel_sources.h) among a power of two.
+func sourceSlot(mapped [16]byte, slots uint32) uint32 {
 	var mixed uint32
 	for at := 0; at < len(mapped); at += 4 {
 		mixed ^= binary.LittleEndian.Uint32(mapped[at:])
 	}
-	return uint32(uint64(mixed*0x9e3779b1) * uint64(places) >> 32)
+	return uint32(uint64(mixed*0x9e3779b1) * uint64(slots) >> 32)
 }
 
 // TunnelNotes are counters of tunnels since the maps were made.
 type TunnelNotes struct {
-	Strangers uint64     // packets from addresses that are not named, while the limit is not TunnelsOfAnybody
-	Last      netip.Addr // that the last of them came from; invalid: there was none
-	Known     uint64     // packets from addresses that are named, while the limit is StrangersNoted
+	Foreign uint64     // packets from addresses that are not named, while the limit is not TunnelsOfAnybody
+	Last    netip.Addr // that the last of them came from; invalid: there was none
+	Known   uint64     // packets from addresses that are named, while the limit is ForeignNoted
 }
 
 // TunnelNotes tells of them. It may be called at any time.
@@ -77,7 +77,7 @@ func (s *Server) TunnelNotes() (found TunnelNotes, err error) {
 	var newest uint64
 	for _, notes := range perCPU {
 		found.Known += notes.Known
-		if found.Strangers += notes.Strangers; notes.SeenNs > newest {
+		if found.Foreign += notes.Foreign; notes.SeenNs > newest {
 			newest, found.Last = notes.SeenNs, wire.IPv6(notes.Address).Unmap()
 		}
 	}

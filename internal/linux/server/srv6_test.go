@@ -149,7 +149,7 @@ func TestRoutingHeadersOfOthersAreLeftAlone(t *testing.T) {
 
 // Nobody but load balancers has a server send packets on.
 func TestStrangersSegmentsAreNotFollowed(t *testing.T) {
-	for _, limit := range []server.TunnelLimit{server.TunnelsOfAnybody, server.StrangersNoted, server.StrangersDropped} {
+	for _, limit := range []server.TunnelLimit{server.TunnelsOfAnybody, server.ForeignNoted, server.ForeignDropped} {
 		r := newAcceptRig(t, nil)
 		r.listen(false)
 		r.load(full)
@@ -158,7 +158,7 @@ func TestStrangersSegmentsAreNotFollowed(t *testing.T) {
 			out := routed(srh(0, own6, stop6))
 			out.from = netip.MustParseAddr("fd09::66")
 			want, wantAction := kept, uint32(xdpPass)
-			if limit == server.StrangersDropped {
+			if limit == server.ForeignDropped {
 				want, wantAction = "dropped_foreign_source", xdpDrop
 			}
 			if action, _, verdict := r.run(r.wrap(out, inner(t, r.vips[0], servicePort, 7, flags, 0))); action != wantAction || verdict != want {

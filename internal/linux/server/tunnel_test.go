@@ -86,7 +86,7 @@ func TestOnlyKnownSourcesOpenTunnels(t *testing.T) {
 		t.Errorf("nobody is named, and a tunnel is %s", verdict)
 	}
 	for range 2 { // the second time nothing changes
-		progtest.Check(t, r.agent.SetTunnelSources([]netip.Addr{known, known6}, server.StrangersDropped))
+		progtest.Check(t, r.agent.SetTunnelSources([]netip.Addr{known, known6}, server.ForeignDropped))
 		for from, want := range map[netip.Addr]string{
 			known: "decapsulated", known6: "decapsulated", stranger: "dropped_foreign_source", stranger6: "dropped_foreign_source",
 			netip.MustParseAddr("0.0.0.0"): "dropped_foreign_source", netip.IPv6Unspecified(): "dropped_foreign_source",
@@ -102,7 +102,7 @@ func TestOnlyKnownSourcesOpenTunnels(t *testing.T) {
 			t.Errorf("a tunnel of the host's own: %s", verdict)
 		}
 	}
-	progtest.Check(t, r.agent.SetTunnelSources([]netip.Addr{stranger}, server.StrangersDropped))
+	progtest.Check(t, r.agent.SetTunnelSources([]netip.Addr{stranger}, server.ForeignDropped))
 	if verdict := verdictOf(known, nil, servicePort); verdict != "dropped_foreign_source" {
 		t.Errorf("from one that is named no longer: %s", verdict)
 	}
@@ -131,7 +131,7 @@ func TestStrangersThatOpenTunnelsAreNamed(t *testing.T) {
 		t.Fatalf("before there was any: %+v", before)
 	}
 	for limit, want := range map[server.TunnelLimit]string{
-		server.TunnelsOfAnybody: "decapsulated", server.StrangersNoted: "decapsulated", server.StrangersDropped: "dropped_foreign_source",
+		server.TunnelsOfAnybody: "decapsulated", server.ForeignNoted: "decapsulated", server.ForeignDropped: "dropped_foreign_source",
 	} {
 		progtest.Check(t, r.agent.SetTunnelSources(known, limit))
 		for i, from := range strangers {
@@ -145,10 +145,10 @@ func TestStrangersThatOpenTunnelsAreNamed(t *testing.T) {
 			}
 			after, err := r.agent.TunnelNotes()
 			progtest.Check(t, err)
-			if noted := after.Strangers - before.Strangers; limit == server.TunnelsOfAnybody && noted != 0 || limit != server.TunnelsOfAnybody && (noted == 0 || after.Last != from) {
+			if noted := after.Foreign - before.Foreign; limit == server.TunnelsOfAnybody && noted != 0 || limit != server.TunnelsOfAnybody && (noted == 0 || after.Last != from) {
 				t.Errorf("limit %d: after a tunnel from %s: %+v, before it %+v", limit, from, after, before)
 			}
-			if (after.Known > before.Known) != (limit == server.StrangersNoted) {
+			if (after.Known > before.Known) != (limit == server.ForeignNoted) {
 				t.Errorf("limit %d: after a tunnel from %s: %+v, before it %+v", limit, known[i], after, before)
 			}
 		}
@@ -162,7 +162,7 @@ func TestManySourcesAreKnown(t *testing.T) {
 	for i := range 3000 {
 		known = append(known, netip.AddrFrom4([4]byte{10, 77, byte(i >> 8), byte(i)}))
 	}
-	progtest.Check(t, r.agent.SetTunnelSources(known, server.StrangersDropped))
+	progtest.Check(t, r.agent.SetTunnelSources(known, server.ForeignDropped))
 	for i := 0; i < len(known); i += 7 {
 		for from, want := range map[netip.Addr]string{known[i]: "decapsulated", netip.AddrFrom4([4]byte{10, 78, byte(i >> 8), byte(i)}): "dropped_foreign_source"} {
 			if _, _, verdict := r.run(r.wrap(tunnel{from: from, to: own4}, inner(t, r.vips[0], servicePort, 7, "A", 0))); verdict != want {
@@ -176,7 +176,7 @@ func TestManySourcesAreKnown(t *testing.T) {
 func TestAnIPv4SourceIsNoIPv6Source(t *testing.T) {
 	r := newXDPRig(t)
 	known := netip.MustParseAddr("10.77.0.11")
-	progtest.Check(t, r.agent.SetTunnelSources([]netip.Addr{known}, server.StrangersDropped))
+	progtest.Check(t, r.agent.SetTunnelSources([]netip.Addr{known}, server.ForeignDropped))
 	for from, want := range map[netip.Addr]string{
 		known:                                    "decapsulated",
 		netip.MustParseAddr("a4d:b::"):           "dropped_foreign_source",

@@ -61,7 +61,7 @@ func Open(o Options) (*Tables, error) {
 		return nil, err
 	}
 	t := &Tables{options: o, path: path, weights: map[string]*follow.Weights{}, counted: map[string]*counted{}, given: map[string]*given{}}
-	if err = path.CountLater(true); err == nil {
+	if err = path.DeferCounts(true); err == nil {
 		t.tables, err = plan.Restore(o.Limits, path)
 	}
 	if err != nil {

@@ -117,7 +117,7 @@ func TestACopyThatIsAnsweredAfterAllEntriesAreLostIsOfNoUse(t *testing.T) {
 func TestAnAnswerMayHaveAWholeTable(t *testing.T) {
 	const entries = 1 << 18
 	answer := &ballastv1.CopyResponse{}
-	for i := range uint64(replicas.Buckets(entries)) * uint64(len(replicas.Bucket{}.Place)) {
+	for i := range uint64(replicas.Buckets(entries)) * uint64(len(replicas.Bucket{}.Slot)) {
 		answer.Keys, answer.Owners = append(answer.Keys, i), append(answer.Owners, 1<<16-1)
 	}
 	if size, limit := proto.Size(answer), copyBytesMax(entries); size > limit || 2*size < limit {

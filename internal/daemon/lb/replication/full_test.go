@@ -19,7 +19,7 @@ func (h *host) fill() *replicas.Table {
 			refused = 0
 			inserted++
 		}
-		if room := len(entries.Buckets) * len(entries.Buckets[0].Place); inserted > room {
+		if room := len(entries.Buckets) * len(entries.Buckets[0].Slot); inserted > room {
 			h.Fatalf("a table with room for %d entries took %d: it evicts", room, inserted)
 		}
 	}

@@ -89,9 +89,9 @@ func TestAPlaceThatAnEarlierProcessWasAboutToFreeIsFreed(t *testing.T) {
 	}
 	stuck := 0
 	for i := range entries.Buckets { // as if it had been killed right after it had written the key
-		for p := range entries.Buckets[i].Place {
-			if place := &entries.Buckets[i].Place[p]; place.Key%3 == 2 {
-				place.Word, place.Key = 0, 0
+		for p := range entries.Buckets[i].Slot {
+			if slot := &entries.Buckets[i].Slot[p]; slot.Key%3 == 2 {
+				slot.Word, slot.Key = 0, 0
 				stuck++
 			}
 		}

@@ -21,7 +21,7 @@ const inSwitch = 24
 // Crossing is what became of frames that were sent over a pair of devices.
 type Crossing struct {
 	Sent, Arrived uint64
-	Strays        uint64        // of those that arrived, not as long as the program under test should have made them
+	Unexpected    uint64        // of those that arrived, not as long as the program under test should have made them
 	Elsewhere     uint64        // of those that arrived, handled in the time of another thread
 	CPU           time.Duration // of the thread
 }
@@ -112,6 +112,6 @@ func (b *Wrapper) readCrossing(c *Crossing) error {
 	if err := errors.Join(b.objects.State.Get(&state), b.objects.Crossing.Get(&crossing)); err != nil {
 		return fmt.Errorf("read what has crossed: %w", err)
 	}
-	c.Sent, c.Arrived, c.Strays, c.Elsewhere = state.Runs, crossing.Arrived, crossing.Strays, crossing.Elsewhere
+	c.Sent, c.Arrived, c.Unexpected, c.Elsewhere = state.Runs, crossing.Arrived, crossing.Unexpected, crossing.Elsewhere
 	return nil
 }

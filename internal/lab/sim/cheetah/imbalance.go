@@ -28,7 +28,7 @@ func imbalanceOfPolicies() sim.Experiment {
 		Name: "cheetah-2b", Source: "Cheetah, figure 2b",
 		Title: "imbalance of the servers by active connections: hash, round robin, two choices, least loaded",
 		Method: "468 servers, web-server durations, Poisson arrivals. Imbalance is max/mean - 1 of the servers' connections, averaged over time. Loads are known " +
-			"exactly. Hash is perfect unless a table is named. Least loaded is the least of all 468, as in the paper; the data plane's least knows the lightest of 16 groups.",
+			"exactly. Hash is perfect unless a table is named. Least loaded is the least of all 468, as in the paper; the data plane's least knows the least loaded of 16 groups.",
 		Claims: []sim.Claim{
 			{ID: "hash-70k", What: "hash, 70K connections", Unit: "%", Paper: "30 %", Low: 24, High: 26, Known: true, Note: notByHash + ". A table of 4096 slots gives the paper's value."},
 			{ID: "hash-4096-70k", What: "hash with a table of 4096 slots, 70K connections", Unit: "%", Paper: "30 %", Low: 27, High: 31},

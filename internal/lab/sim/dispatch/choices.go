@@ -36,10 +36,10 @@ func (t *TwoChoices) Choose(flow uint64, loads []int32) uint32 {
 
 // Least is least as the data plane has it, of one CPU or more that see the same. Make one by NewLeast.
 type Least struct {
-	round    []choice.Turn
-	next     int
-	of       map[uint32]choice.Turn // servers that may be chosen
-	lightest *choice.Lightest       // nil: nobody has asked since the servers were others
+	round       []choice.Turn
+	next        int
+	of          map[uint32]choice.Turn // servers that may be chosen
+	leastLoaded *choice.LeastLoaded    // nil: nobody has asked since the servers were others
 }
 
 // NewLeast returns the policy for servers of the weights: server s has the id s+1. Somebody's weight must be above 0.
@@ -60,10 +60,10 @@ func (l *Least) Weigh(shares []model.Share) {
 
 // Choose implements flows.Chooser.
 func (l *Least) Choose(_ uint64, loads []int32) uint32 {
-	if l.lightest == nil {
-		l.lightest = choice.NewLightest(slices.Collect(maps.Values(l.of)), loads)
+	if l.leastLoaded == nil {
+		l.leastLoaded = choice.NewLeastLoaded(slices.Collect(maps.Values(l.of)), loads)
 	}
-	server := l.lightest.Least(l.round[l.next%len(l.round)], loads)
+	server := l.leastLoaded.Least(l.round[l.next%len(l.round)], loads)
 	l.next++
 	l.tell(server, loads[server]+1)
 	return server
@@ -73,8 +73,8 @@ func (l *Least) Choose(_ uint64, loads []int32) uint32 {
 func (l *Least) Ended(server uint32, load int32) { l.tell(server, load-1) }
 
 func (l *Least) tell(server uint32, load int32) {
-	if turn, may := l.of[server]; may && l.lightest != nil {
-		l.lightest.Tell(turn, int64(load)*int64(turn.Price))
+	if turn, may := l.of[server]; may && l.leastLoaded != nil {
+		l.leastLoaded.Report(turn, int64(load)*int64(turn.Price))
 	}
 }
 

@@ -10,14 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CountLater says whether packets of connections that have an entry may be counted there a few packets later (bpf/lb/affinity/later.h), which is
+// DeferCounts says whether packets of connections that have an entry may be counted there a few packets later (bpf/lb/affinity/deferred.h), which is
 // several times as fast where there are many connections. It holds for this process; at first they may not.
-func (lb *LB) CountLater(enabled bool) error {
+func (lb *LB) DeferCounts(enabled bool) error {
 	value := uint32(0)
 	if enabled {
 		value = 1
 	}
-	return lb.objects.LaterEnabled.Set(value)
+	return lb.objects.DeferredEnabled.Set(value)
 }
 
 // FlushCounts counts the packets that wait for it, on every CPU that is online and in this process's cpuset, whatever its affinity: entries then

@@ -1,34 +1,34 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* later.h - packets are counted at their entries a little later, several at a time.
+/* deferred.h - packets are counted at their entries a little later, several at a time.
  *
- * With more connections than fit the cache, an entry takes longer to come from memory than all else that a packet needs. But the cookie has
- * told the server: nobody must wait for the entry. So each CPU writes down whose packets it sent, and when that is a handful, looks up their
- * entries one right after the other: then memory is asked for all of them at once, which takes no longer than for one.
+ * With more connections than fit the cache, reading an entry from memory takes longer than all else that a packet needs. But the cookie
+ * names the server, so no packet has to wait for its entry. Each CPU lists the packets that it sent, and when the list is full, looks up
+ * their entries one right after the other: memory then loads all of them at once, which takes no longer than one.
  *
- * Packets that change an entry, or that a limit or the scrubber may stop, do not wait. Nor does the first packet in each tick of the
- * kernel's clock; what was written down before is counted then, or when user space asks (flush_counts). So in a quiet place all are
- * counted at once, and nowhere is more late than the last few packets before a silence. A packet whose entry turns out not to be its connection's has gone where its cookie says, as
- * ever; the connection's next packet then takes the way on which it gets an entry.
+ * Packets that change an entry, or that a limit or the scrubber may stop, are not deferred. Nor is the first packet in each tick of the
+ * kernel's clock; the list is counted then, or when user space asks (flush_counts). So a quiet node counts all packets at once, and only
+ * the last few packets before a silence are late elsewhere. A packet whose entry is not its connection's has gone where its cookie says,
+ * as ever; the connection's next packet then takes the path on which it gets an entry.
  */
 #pragma once
 
 #include "wire/kernel.h"
 #include "wire/parse.h"
 #include "lb/state/connections.h"
-#include "lb/state/later.h"
+#include "lb/state/deferred.h"
 #include "lb/state/service.h"
 #include "lb/state/verdict.h"
 #include "lb/affinity/assign.h"
 #include "lb/affinity/decision.h"
 #include "lb/affinity/table.h"
 
-/* No step of one round depends on one of another. */
-static __noinline int later_flush(struct later_list *list)
+/* The iterations are independent of each other. */
+static __noinline int deferred_flush(struct deferred_list *list)
 {
 	if (!list)
 		return 0;
-	for (int i = 0; i < LATER && i < list->count; i++) {
-		const struct later *l = &list->at[i];
+	for (int i = 0; i < DEFERRED_MAX && i < list->count; i++) {
+		const struct deferred *l = &list->at[i];
 		const struct table_flow flow = { .hash = l->hash, .owner = l->owner, .client = l->client };
 		struct connection *c = table_entry(l->entry);
 
@@ -46,28 +46,28 @@ static __noinline int later_flush(struct later_list *list)
 	return 0;
 }
 
-/* Writes a packet of the flow down, if the index in its cookie may be the flow's. 0: it does not wait. */
-inline_always _Bool later_count(const struct packet *p, const struct service *service, const struct table_flow *f, __u16 plain)
+/* Defers a packet of the flow, if the index in its cookie may be the flow's. 0: it is not deferred. */
+inline_always _Bool deferred_count(const struct packet *p, const struct service *service, const struct table_flow *f, __u16 plain)
 {
 	__u32 index = table_index(service, plain), first = 0, n;
-	struct later_list *list;
+	struct deferred_list *list;
 	__u64 tick;
 
-	if (!later_enabled || !index || service->packet_limit || service->scrubber ||
+	if (!deferred_enabled || !index || service->packet_limit || service->scrubber ||
 	    p->tcp_flags & (TCP_FLAG_FIN_BIT | TCP_FLAG_RST_BIT))
 		return 0;
-	list = bpf_map_lookup_elem(&later_lists, &first);
+	list = bpf_map_lookup_elem(&deferred_lists, &first);
 	if (!list || settle(f->hash))
 		return 0;
 	tick = bpf_jiffies64();
 	if (list->tick != tick) {
-		later_flush(list);
+		deferred_flush(list);
 		list->tick = tick;
 		list->clock = connection_clock();
 		return 0;
 	}
 	n = list->count;
-	if (n >= LATER)
+	if (n >= DEFERRED_MAX)
 		return 0;
 	list->at[n].hash = f->hash;
 	list->at[n].owner = f->owner;
@@ -75,8 +75,8 @@ inline_always _Bool later_count(const struct packet *p, const struct service *se
 	list->at[n].entry = f->base + index;
 	list->at[n].length = p->length;
 	list->count = n + 1;
-	if (n + 1 == LATER)
-		later_flush(list);
+	if (n + 1 == DEFERRED_MAX)
+		deferred_flush(list);
 	return 1;
 }
 
@@ -86,8 +86,8 @@ inline_always enum verdict table_commit_fast(const struct packet *p, const struc
 	struct connection *c;
 	struct table_flow f;
 
-	table_place(&f, p, d->service, d->id);
-	if (later_count(p, d->service, &f, d->carried.plain))
+	table_flow_of(&f, p, d->service, d->id);
+	if (deferred_count(p, d->service, &f, d->carried.plain))
 		return FORWARDED_BY_TABLE;
 	c = table_find(d->service, &f, d->carried.plain);
 	if (!c || !table_is_usual(c, p))

@@ -16,8 +16,8 @@ import (
 func (w *world) countLater(t *testing.T) {
 	t.Helper()
 	set := func(enabled bool) {
-		none := make([]lbLaterList, ebpf.MustPossibleCPU())
-		if err := errors.Join(w.lb.objects.LaterLists.Put(uint32(0), none), w.lb.CountLater(enabled)); err != nil {
+		none := make([]lbDeferredList, ebpf.MustPossibleCPU())
+		if err := errors.Join(w.lb.objects.DeferredLists.Put(uint32(0), none), w.lb.DeferCounts(enabled)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -28,8 +28,8 @@ func (w *world) countLater(t *testing.T) {
 // waiting is what has been written down of the entries of a table and is not counted yet.
 func (w *world) waiting(t *testing.T) (packets map[uint32]uint32, bytes map[uint32]uint64) {
 	t.Helper()
-	var lists []lbLaterList
-	if err := w.lb.objects.LaterLists.Lookup(uint32(0), &lists); err != nil {
+	var lists []lbDeferredList
+	if err := w.lb.objects.DeferredLists.Lookup(uint32(0), &lists); err != nil {
 		t.Fatal(err)
 	}
 	packets, bytes = map[uint32]uint32{}, map[uint32]uint64{}

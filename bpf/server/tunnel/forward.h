@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* hand_on.h - send an encapsulated packet to the next stop that its header names: GUE's, or that of segment routing. */
+/* forward.h - forwards an encapsulated packet to the next stop in its header: GUE's, or that of segment routing. */
 #pragma once
 
 #include "wire/kernel.h"
@@ -8,8 +8,8 @@
 #include "wire/tunnel.h"
 #include "server/agent.h"
 
-/* The next stop that is not this host, and can be reached. 0: there is none. Counts those that were looked at. */
-inline_always const struct stop *hand_on_choose(const struct tunnel *t, void *data, const void *end, __be32 address[4], __u32 *tried,
+/* The next stop that is not this host and can be reached. 0: there is none. *tried counts the addresses examined. */
+inline_always const struct stop *next_hop_find(const struct tunnel *t, void *data, const void *end, __be32 address[4], __u32 *tried,
 						_Bool *unreachable)
 {
 	__u32 offset = t->next;
@@ -39,8 +39,8 @@ inline_always const struct stop *hand_on_choose(const struct tunnel *t, void *da
 	return 0;
 }
 
-/* Tunnels that go in circles end. 0: it was the last hop. */
-inline_always _Bool hand_on_age(const struct tunnel *t, void *data, void *end)
+/* Ends loops of tunnels. 0: it was the last hop. */
+inline_always _Bool decrement_ttl(const struct tunnel *t, void *data, void *end)
 {
 	struct iphdr *ip = data + (t->l3 & 31);
 	struct ipv6hdr *ip6 = (void *)ip;
@@ -61,7 +61,7 @@ inline_always _Bool hand_on_age(const struct tunnel *t, void *data, void *end)
 }
 
 /* The outer header's new destination, and every checksum that covers it. */
-inline_always _Bool hand_on_address(const struct tunnel *t, void *data, void *end, const __be32 address[4],
+inline_always _Bool rewrite_destination(const struct tunnel *t, void *data, void *end, const __be32 address[4],
 				    __be32 stops_before, __be32 stops_after)
 {
 	struct iphdr *ip = data + (t->l3 & 31);
@@ -91,11 +91,11 @@ inline_always _Bool hand_on_address(const struct tunnel *t, void *data, void *en
 	return 1;
 }
 
-/* AGENT_CONTINUE: nobody further; the packet is as it was. */
-inline_always enum agent_verdict hand_on(struct xdp_md *ctx, const struct tunnel *t, int *action)
+/* AGENT_CONTINUE: no further stop; the packet is unchanged. */
+inline_always enum agent_verdict forward_tunnel(struct xdp_md *ctx, const struct tunnel *t, int *action)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	__be32 *word = data + (t->stops & 127), before; /* the first of struct gue_stops, where the next stop is counted up, or of struct srh: down */
+	__be32 *word = data + (t->stops & 127), before; /* the first of struct gue_stops, whose index of the next stop counts up, or of struct srh: down */
 	struct ethhdr *eth = data;
 	__be32 address[4];
 	const struct stop *stop;
@@ -104,14 +104,14 @@ inline_always enum agent_verdict hand_on(struct xdp_md *ctx, const struct tunnel
 
 	if ((void *)(eth + 1) + sizeof(struct vlan_header) > end || (void *)(word + 1) > end)
 		return DROPPED_MALFORMED_TUNNEL;
-	stop = hand_on_choose(t, data, end, address, &tried, &unreachable);
+	stop = next_hop_find(t, data, end, address, &tried, &unreachable);
 	if (!stop)
 		return unreachable ? DROPPED_STOP_UNREACHABLE : AGENT_CONTINUE;
-	if (!hand_on_age(t, data, end))
+	if (!decrement_ttl(t, data, end))
 		return DROPPED_STOP_EXPIRED;
 	before = *word;
 	*word = bpf_htonl(bpf_ntohl(before) + (t->routed ? -tried : tried << 16));
-	if (!hand_on_address(t, data, end, address, before, *word))
+	if (!rewrite_destination(t, data, end, address, before, *word))
 		return DROPPED_MALFORMED_TUNNEL;
 	__builtin_memcpy(eth->h_dest, stop->destination_mac, 6);
 	__builtin_memcpy(eth->h_source, stop->source_mac, 6);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* circle.h - what is for a VIP and for no service of it, where this host is a router: most likely its routes lead back to the router that sent it here. */
+/* loop.h - packets to a VIP but none of its services, on a host that routes: most likely its routes lead back to the router that sent them. */
 #pragma once
 
 #include "wire/kernel.h"
 #include "wire/parse.h"
 #include "lb/state/vips.h"
 
-/* By the device or to the neighbour that it came from? The route may be by a VLAN of the device that this program sees. */
+/* By the device, or to the neighbour, that sent it? The route may be by a VLAN of the device that this program sees. */
 inline_always _Bool leads_back(struct xdp_md *ctx, const struct bpf_fib_lookup *fib)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
@@ -15,10 +15,10 @@ inline_always _Bool leads_back(struct xdp_md *ctx, const struct bpf_fib_lookup *
 	return fib->ifindex == ctx->ingress_ifindex || ((void *)(eth + 1) <= end && !__builtin_memcmp(fib->dmac, eth->h_source, ETH_ALEN));
 }
 
-/* Would the stack forward the packet? What it keeps, because the address is its own too, or throws away, it may have. An address that was a VIP may
- * be somebody else's by now, and this host the way to it: of that only what would go back is meant.
- * No answer: a node that does not know of a service yet must not reset the connections of those that do. */
-__noinline int would_circle(struct xdp_md *ctx, const struct packet *p)
+/* Would the stack forward the packet? It may keep a packet to an address of its own, or drop one. An address that was a VIP may be another
+ * host's by now, and this host its router: of those only packets that would go back count.
+ * There is no answer: a node that does not know a service yet must not reset the connections of those that do. */
+__noinline int would_loop(struct xdp_md *ctx, const struct packet *p)
 {
 	struct bpf_fib_lookup fib = { .ifindex = ctx->ingress_ifindex };
 	_Bool is_vip;

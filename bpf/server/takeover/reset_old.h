@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* make_way.h - session tls: a client uses a port again, and the server still has the connection before, or its TIME_WAIT.
+/* reset_old.h - session tls: a client reuses a port while the server still has the old connection, or its TIME_WAIT.
  *
- * A server that gets the SYN settles that by itself: TIME_WAIT gives way to what is newer (RFC 6191), and the client of a living connection answers a
+ * A server that receives the SYN handles that itself: a newer SYN ends TIME_WAIT (RFC 6191), and the client of a living connection answers a
  * challenge by RST (RFC 5961 4). Here a load balancer has answered the SYN, and the kernel makes no connection while another one has its ports.
- * So an RST of our making ends the other one, ahead of the packet itself: two copies come in by the same device, one behind the other.
+ * So the program injects an RST for the old connection ahead of the packet itself: both enter by the same device, in this order.
  *
- * Who forges that must guess the MAC of a SYN cookie (20 bits); to end a living connection, the cookie in the timestamp as well.
+ * An attacker must guess the MAC of a SYN cookie (20 bits); to end a living connection, the cookie in the timestamp as well.
  */
 #pragma once
 
@@ -21,18 +21,18 @@
 #include "server/takeover/take_over.h"
 
 /* Implementation constants */
-#define WAYS 4096
-#define WAY_MS 20 /* two ticks of the coarse clock, and less than a client waits before it sends again */
+#define RESET_SLOTS 4096
+#define RESET_SPACING_MS 20 /* two ticks of the coarse clock, and less than a client's retransmission timeout */
 
-/* By hash of the flow: 32 further bits of the hash, and when. What an RST does not end must not go in circles. */
+/* By hash of the flow: 32 further bits of the hash, and the time. A connection that an RST does not end must not cause a loop. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, WAYS);
+	__uint(max_entries, RESET_SLOTS);
 	__type(key, __u32);
 	__type(value, __u64);
-} ways_made SEC(".maps");
+} resets_sent SEC(".maps");
 
-static __noinline int way_was_made(const struct served *served, const struct flow *f)
+static __noinline int reset_was_sent(const struct served *served, const struct flow *f)
 {
 	__u32 slot, now = socket_clock_ms();
 	__u64 hash, *last;
@@ -40,15 +40,15 @@ static __noinline int way_was_made(const struct served *served, const struct flo
 	if (!served || !f)
 		return 1;
 	hash = mark_hash(served, f, served->epoch_parity);
-	slot = hash & (WAYS - 1);
-	last = bpf_map_lookup_elem(&ways_made, &slot);
-	if (!last || (*last >> 32 == hash >> 32 && now - (__u32)*last < WAY_MS))
+	slot = hash & (RESET_SLOTS - 1);
+	last = bpf_map_lookup_elem(&resets_sent, &slot);
+	if (!last || (*last >> 32 == hash >> 32 && now - (__u32)*last < RESET_SPACING_MS))
 		return 1;
 	*last = hash >> 32 << 32 | now;
 	return 0;
 }
 
-/* Is it of a later connection than the one that waits? What comes late of that one is behind all that was received and sent, and not newer. */
+/* Is it of a later connection than the one in TIME_WAIT? A late packet of that one is behind all that was received and sent, and not newer. */
 inline_always _Bool is_later(const void *socket, const struct flow *f, const struct tcp_numbers *n)
 {
 	const struct sock_common *common = socket;
@@ -60,8 +60,8 @@ inline_always _Bool is_later(const void *socket, const struct flow *f, const str
 		(__s32)(bpf_ntohl(f->value) - BPF_CORE_READ(tw, tw_ts_recent)) > 0);
 }
 
-/* What comes in by a device needs the header of its link, which generic XDP may have lost: see link_header. Returns how much there is more in
- * front of the packet now; -1: it failed. */
+/* A packet that enters by a device needs its link header, which generic XDP may have lost: see link_header. Returns the bytes added in front
+ * of the packet; -1: it failed. */
 static __noinline int regain_link_header(struct __sk_buff *skb)
 {
 	__u32 ifindex = skb->ifindex;
@@ -75,8 +75,8 @@ static __noinline int regain_link_header(struct __sk_buff *skb)
 	return link_header_put(skb, &header) ? -1 : (int)sizeof(header);
 }
 
-/* The packet's header becomes that of an RST in the place next, and is sent in; then it is as before, and follows. */
-static __noinline int come_in_behind_reset(struct __sk_buff *skb, const struct flow *f, __u32 next)
+/* Injects the packet with the header of an RST at sequence number next, then the packet as it was. */
+static __noinline int inject_reset(struct __sk_buff *skb, const struct flow *f, __u32 next)
 {
 	__be32 before[5], reset[5] = {};
 	__be16 length, short_length;
@@ -113,11 +113,11 @@ static __noinline int come_in_behind_reset(struct __sk_buff *skb, const struct f
 	return !failed && !bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS);
 }
 
-/* Has this kernel bpf_sk_assign_tcp_reqsk? In memory: a verifier that knew would drop the functions that only make_way calls, and nobody could tell which. */
+/* Has this kernel bpf_sk_assign_tcp_reqsk? In memory: a verifier that knew would drop the functions that only reset_old calls, and nobody could tell which. */
 volatile __u8 takes_over_here;
 
 /* For the socket of a connection, of a request, or of TIME_WAIT. AGENT_CONTINUE: the packet does not begin another one. */
-static __noinline enum agent_verdict make_way(struct __sk_buff *skb, struct bpf_sock *sk, const struct served *served, const struct flow *f)
+static __noinline enum agent_verdict reset_old(struct __sk_buff *skb, struct bpf_sock *sk, const struct served *served, const struct flow *f)
 {
 	struct tcp_numbers numbers = {};
 	const void *socket;
@@ -144,7 +144,7 @@ static __noinline enum agent_verdict make_way(struct __sk_buff *skb, struct bpf_
 		if (f->search != TIMESTAMP_FOUND || numbers.sequence == next - (__u32)BPF_CORE_READ(tcp, bytes_received))
 			return AGENT_CONTINUE;
 	}
-	return !way_was_made(served, f) && come_in_behind_reset(skb, f, next) ? INGRESS_MADE_WAY : INGRESS_DROPPED_BEFORE;
+	return !reset_was_sent(served, f) && inject_reset(skb, f, next) ? INGRESS_MADE_WAY : INGRESS_DROPPED_BEFORE;
 }
 
 /* What has a load balancer's echo, for a living connection: the client has not heard from this server yet, or it is of another connection.
@@ -164,6 +164,6 @@ static __noinline enum agent_verdict restore_beginning(struct __sk_buff *skb, st
 		*restored = bpf_ntohl(f->echo) >> (served->cookie_bits & 31);
 		return INGRESS_RESTORED;
 	}
-	verdict = make_way(skb, sk, served, f);
+	verdict = reset_old(skb, sk, served, f);
 	return verdict == AGENT_CONTINUE ? INGRESS_DROPPED_BEFORE : verdict;
 }

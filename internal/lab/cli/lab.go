@@ -12,8 +12,8 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/cli/command"
 	"github.com/ballast-lb/ballast/internal/lab"
+	"github.com/ballast-lb/ballast/internal/lab/host"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
-	"github.com/ballast-lb/ballast/internal/lab/world"
 )
 
 // statusNotRun is that of a scenario that could not be played to its end: its promise is neither kept nor broken.
@@ -121,8 +121,8 @@ func clean() *cobra.Command {
 	cmd := &cobra.Command{Use: "clean", Short: "Remove kept networks and what killed runs left behind"}
 	output := command.NewOutput(cmd.Flags())
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		cleaned, err := world.Clean(true)
-		return errors.Join(err, command.Print(cmd.OutOrStdout(), output, cleaned, func(out *command.Table, cleaned world.Cleaned) {
+		cleaned, err := host.Clean(true)
+		return errors.Join(err, command.Print(cmd.OutOrStdout(), output, cleaned, func(out *command.Table, cleaned host.Cleaned) {
 			for _, one := range cleaned.Removed {
 				out.Line("removed %s", one)
 			}

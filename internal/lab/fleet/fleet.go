@@ -44,6 +44,9 @@ func RandomKey(random *rand.Rand) (key [16]byte) {
 	return key
 }
 
+// Target is the address of the first service.
+func (f *Fleet) Target() string { return f.Services[0].Target() }
+
 // Encode is the file's content.
 func (f *Fleet) Encode() ([]byte, error) {
 	whole := f.Fleet.Clone()

@@ -55,7 +55,7 @@ func Exchanges(target string, count int, bytes int64) traffic.Flow {
 
 // Steady starts downloads, browsers and shorts and waits until they are under way.
 func Steady(t *world.Trial) *world.Load {
-	running := t.Generate(Downloads(t.Target(), 30), Browsers(t.Target(), 20), Shorts(t.Target(), 40))
-	t.Busy(running, 100)
+	running := t.Traffic.Generate(Downloads(t.Fleet.Target(), 30), Browsers(t.Fleet.Target(), 20), Shorts(t.Fleet.Target(), 40))
+	t.Traffic.Busy(running, 100)
 	return running
 }

@@ -9,6 +9,7 @@ import (
 
 	"gonum.org/v1/gonum/stat"
 
+	"github.com/ballast-lb/ballast/internal/lab/await"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/internal/lab/world"
 )
@@ -81,7 +82,7 @@ type Second struct {
 
 // conclude sets the outcome of a run that ended with err, and returns err if that is why the promise was not tested.
 func (r *Result) conclude(err error) error {
-	if broken := (*world.BrokenPromise)(nil); errors.As(err, &broken) {
+	if broken := (*await.BrokenPromise)(nil); errors.As(err, &broken) {
 		r.Fail("%v", err)
 		err = nil
 	}

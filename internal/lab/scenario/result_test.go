@@ -7,8 +7,8 @@ import (
 	"net/url"
 	"testing"
 
+	"github.com/ballast-lb/ballast/internal/lab/await"
 	"github.com/ballast-lb/ballast/internal/lab/pace"
-	"github.com/ballast-lb/ballast/internal/lab/world"
 )
 
 func TestAPromiseIsBrokenOnlyByWhatWasSeen(t *testing.T) {
@@ -23,7 +23,7 @@ func TestAPromiseIsBrokenOnlyByWhatWasSeen(t *testing.T) {
 		"not root":                             {nil, errors.New("not root"), NotRun},
 		"connections broke, then a time-out":   {[]string{"3 of 5 connections broken"}, silent, PromiseBroken},
 		"a time-out alone":                     {nil, fmt.Errorf("trial: %w", errors.New("not within 1s")), NotRun},
-		"a daemon that had been ready died":    {nil, fmt.Errorf("trial: %w", errors.Join(errors.New("a"), world.Broken(errors.New("it died")))), PromiseBroken},
+		"a daemon that had been ready died":    {nil, fmt.Errorf("trial: %w", errors.Join(errors.New("a"), await.Broken(errors.New("it died")))), PromiseBroken},
 		"interrupted":                          {nil, context.Canceled, NotRun},
 		"the time of the whole scenario is up": {nil, pace.ErrOutOfTime, NotRun},
 	} {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
+	"github.com/ballast-lb/ballast/internal/lab/host"
 	"github.com/ballast-lb/ballast/internal/lab/pace"
 	"github.com/ballast-lb/ballast/internal/lab/script"
 	"github.com/ballast-lb/ballast/internal/lab/world"
@@ -26,7 +27,7 @@ type Scenario struct {
 
 // Options are what the caller of a scenario may choose.
 type Options struct {
-	world.Options
+	host.Options
 	Duration time.Duration        // scenario-specific length; 0 = the scenario's own
 	Dispatch string               // churn: the policy of the service, or AllPolicies; empty = Ballast's default
 	Affinity string               // churn, ipv6: of the service, cookie or table; empty = cookie

@@ -6,6 +6,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/config"
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
+	"github.com/ballast-lb/ballast/internal/lab/host"
 	"github.com/ballast-lb/ballast/internal/lab/world"
 	"github.com/ballast-lb/ballast/internal/model"
 )
@@ -20,13 +21,13 @@ func TestFleetsOfScenariosAreValid(t *testing.T) {
 	for _, one := range append(ElasticPolicies(), table, LocalService(VIP4), TableService(VIP6, model.Table{}), ControlService(), PolicyService(VIP4, model.DispatchAWFD),
 		CookieService(VIP4), CookieService(VIP6), HashService(VIP4), ThroughService(model.ForwardNAT), ThroughService(model.ForwardL2), udp, cross,
 	) {
-		changing := world.Prepare(t.Context(), &world.Lab{Topology: topology}, world.Setup{Services: []*fleet.Service{one}})
+		changing := world.Prepare(&host.Lab{}, world.Setup{Topology: topology, Services: []*fleet.Service{one}})
 		for i := 1; i <= 3; i++ {
-			changing.AddServer(i)
+			changing.Pool.AddServer(i)
 		}
 		one.Drain(1)
-		changing.RemoveServer(2)
-		changing.AddKey(2)
+		changing.Pool.RemoveServer(2)
+		changing.Pool.AddKey(2)
 		content, err := changing.Fleet.Encode()
 		if err != nil {
 			t.Fatal(err)

@@ -1,108 +1,119 @@
-// Clients that are not ours, behind a translator of addresses that forgets.
+// Clients that begin and resume TLS sessions, and connections by hand.
 package world
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"html"
-	"os/exec"
-	"path/filepath"
-	"regexp"
+	"math/rand/v2"
+	"net"
 	"strings"
 	"time"
 
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
-
-	"github.com/ballast-lb/ballast/internal/lab/process/http3"
+	"github.com/ballast-lb/ballast/internal/lab/await"
+	"github.com/ballast-lb/ballast/internal/lab/fleet"
+	"github.com/ballast-lb/ballast/internal/lab/host"
+	"github.com/ballast-lb/ballast/internal/lab/process"
+	"github.com/ballast-lb/ballast/internal/lab/process/session"
+	"github.com/ballast-lb/ballast/internal/lab/process/stateful"
 	"github.com/ballast-lb/ballast/internal/lab/script"
 )
 
-// Browser is its program.
-const Browser = "chromium"
-
-const (
-	browsedName   = "ballast.test"
-	browserWithin = time.Minute
-	natForgets    = 700 * time.Millisecond
-	// Chromium sends other datagrams as well, which are not translated.
-	translatedPort = 443
-	natRules       = `table ip lab {
-  chain out {
-    type nat hook postrouting priority srcnat
-    udp dport 443 masquerade random
-  }
-}`
-)
-
-// Browsed is what a client has told of its requests, or its connections.
-type Browsed struct {
-	Servers   []string `json:"servers"`
-	Protocols []string `json:"protocols"` // as ALPN names them
-	Failed    int      `json:"failed"`
-	Ports     int      `json:"-"` // that the translator has given
+// Clients are those beside the traffic.
+type Clients struct {
+	network *Network
+	fleet   *fleet.Fleet
+	random  *rand.Rand
 }
 
-// answered finds what the page has told.
-var answered = regexp.MustCompile(`\{.*"protocols".*\}`)
-
-// Browse starts HTTP/3 servers, and has Chromium load their page.
-func (t *Trial) Browse() Browsed {
-	certificate := t.certificate()
-	t.startHTTP3(http3.Options{Certificate: certificate})
-	home := filepath.Join(t.NodeDir(ClientNode), Browser)
-	return t.behindNAT(Spawn{Program: Browser, environment: []string{"HOME=" + home}, Arguments: append(t.browserArguments(home, certificate),
-		"--enable-quic", "--origin-to-force-quic-on="+browsedName+":443", "--dump-dom", "https://"+browsedName+"/page")})
+// Dial opens a connection to the first service from one of the clients' addresses.
+func (c *Clients) Dial(source string) (connection net.Conn) {
+	script.Check(c.network.lab.Space(ClientNode).Do(func() (err error) {
+		dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(source)}, Timeout: Stall}
+		connection, err = dialer.DialContext(c.network.lab.Context, "tcp", c.fleet.Target())
+		return err
+	}))
+	return connection
 }
 
-// DownloadByAioquic starts HTTP/3 servers and test/aioquic-client.py.
-func (t *Trial) DownloadByAioquic(program string) Browsed {
-	t.StartHTTP3(false)
-	return t.behindNAT(Spawn{Program: program, Arguments: []string{t.Target()}})
+// Sessions are clients under way.
+type Sessions struct {
+	process *host.Process
+	output  host.Transcript
 }
 
-// behindNAT runs a client while a translator forgets its ports again and again.
-func (t *Trial) behindNAT(client Spawn) (browsed Browsed) {
-	nat := exec.Command("nft", "-f", "-")
-	nat.Stdin = strings.NewReader(natRules)
-	script.Checkf(errors.Join(t.Space(ClientNode).Start(nat), nat.Wait()), "translate addresses with nft")
-	var said transcript
-	client.Node, client.Stdout = ClientNode, &said
-	p := script.Must(t.Start(client))
-	p.wanted.Store(true)
-	given := map[uint16]bool{}
-	forget, late := time.NewTicker(natForgets), time.After(browserWithin)
-	defer forget.Stop()
-	for {
-		select {
-		case <-forget.C:
-			script.Checkf(t.Space(ClientNode).Do(func() error { return forgetPorts(given) }), "forget translations")
-			browsed.Ports = len(given)
-			continue
-		case <-late:
-			p.Kill()
-		case <-t.Context.Done():
-			script.Check(t.Context.Err())
-		case <-p.Exited:
+// StartSessions starts clients that begin and resume sessions, by the connections of each no longer than given.
+func (c *Clients) StartSessions(longest time.Duration, clients ...session.Clients) *Sessions {
+	s := &Sessions{}
+	plan := script.Must(json.Marshal(&session.Plan{Seed: c.random.Uint64(), Longest: longest, Clients: clients}))
+	s.process = c.network.lab.StartPeer(process.Sessions, host.Spawn{Node: ClientNode, Stdin: bytes.NewReader(plan), Stdout: &s.output})
+	return s
+}
+
+// Now is what they have seen so far, by name.
+func (s *Sessions) Now() (o map[string]session.Outcome) {
+	lines := strings.Split(s.output.String(), "\n")
+	if len(lines) >= 2 {
+		script.Check(json.Unmarshal([]byte(lines[len(lines)-2]), &o))
+	}
+	return o
+}
+
+// More waits until each of them has made so many more connections.
+func (s *Sessions) More(connections int) {
+	before := s.Now()
+	await.Until(s.process.Context(), session.Patient, fmt.Sprintf("%d more connections of TLS sessions of each client", connections), func() error {
+		if err := s.process.Died(); err != nil {
+			return await.Stop(err)
 		}
-		break
-	}
-	found := answered.FindString(html.UnescapeString(said.String()))
-	if found == "" {
-		script.Check(fmt.Errorf("%s shows no answer: %q: %s", p, said.String(), p.LastWords()))
-	}
-	script.Check(json.Unmarshal([]byte(found), &browsed))
-	return browsed
+		now := s.Now()
+		if len(now) == 0 {
+			return errors.New("they have not begun")
+		}
+		for name, of := range now {
+			if made := of.Connections - before[name].Connections; made < connections {
+				return fmt.Errorf("%s: %d until now, %v", name, made, of.Broken)
+			}
+		}
+		return nil
+	})
 }
 
-// forgetPorts ends the translations of the thread's namespace. It adds the ports that they had.
-func forgetPorts(given map[uint16]bool) error {
-	flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, netlink.FAMILY_V4)
-	for _, flow := range flows {
-		if flow.Forward.Protocol == unix.IPPROTO_UDP && flow.Forward.DstPort == translatedPort {
-			given[flow.Reverse.DstPort] = true
-		}
+// End ends them, and returns what they have seen, by name.
+func (s *Sessions) End() map[string]session.Outcome {
+	s.process.Wanted.Store(true)
+	s.process.Interrupt()
+	s.process.WaitOrKill(s.process.Context())
+	return s.Now()
+}
+
+// SendHellos has clients make connections by a plan, and returns what each has seen, by name.
+func (c *Clients) SendHellos(plan session.HelloPlan) (seen map[string]session.HelloOutcome) {
+	plan.Target = c.fleet.Target()
+	c.run(process.Hellos, &plan, &seen)
+	return seen
+}
+
+// Measured has clients make requests by a plan, and returns what they have seen.
+func (c *Clients) Measured(plan stateful.Plan) (seen stateful.Outcome) {
+	plan.Seed = c.random.Uint64()
+	c.run(process.Measure, &plan, &seen)
+	return seen
+}
+
+// run runs a process of clients, which reads its plan and reports what it has seen.
+func (c *Clients) run(name string, plan, seen any) {
+	var output host.Transcript
+	p := c.network.lab.StartPeer(name, host.Spawn{Node: ClientNode, Stdin: bytes.NewReader(script.Must(json.Marshal(plan))), Stdout: &output})
+	p.Wanted.Store(true)
+	select {
+	case <-p.Exited:
+	case <-c.network.lab.Context.Done():
+		script.Check(c.network.lab.Context.Err())
 	}
-	return errors.Join(err, netlink.ConntrackTableFlush(netlink.ConntrackTable))
+	if p.Err != nil {
+		script.Check(fmt.Errorf("%s: %w: %s", p, p.Err, p.LastWords()))
+	}
+	script.Check(json.Unmarshal([]byte(output.String()), seen))
 }

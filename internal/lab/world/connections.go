@@ -4,28 +4,31 @@ package world
 import (
 	"fmt"
 	"maps"
-	"net"
 	"net/netip"
 
 	"github.com/ballast-lb/ballast/internal/api"
-	"github.com/ballast-lb/ballast/internal/lab/script"
-	"github.com/ballast-lb/ballast/internal/testkit/frames"
 	"github.com/ballast-lb/ballast/internal/testkit/netspace"
 )
 
+// Tables compares the connections of load balancers and servers.
+type Tables struct {
+	pool    *Pool
+	rollout *Rollout
+}
+
 // Entries is what a load balancer's tables hold, also of connections that have ended.
-func (t *Trial) Entries(lb string) ([]api.Connection, error) {
+func (t *Tables) Entries(lb string) ([]api.Connection, error) {
 	query := api.ConnectionQuery{Limit: api.MaxConnections}
 	var all api.Connections
-	err := t.Client(lb).Get(t.Context, api.PathConnections+"?"+query.Values().Encode(), &all)
+	err := t.rollout.Client(lb).Get(t.rollout.lab.Context, api.PathConnections+"?"+query.Values().Encode(), &all)
 	return all.Connections, err
 }
 
-// IsOpen tells whether the client has not said that the connection is over.
+// IsOpen reports whether the client has not said that the connection is over.
 func IsOpen(one api.Connection) bool { return one.State == "new" || one.State == "open" }
 
-// Tables are the entries of open connections, by load balancer and client.
-func (t *Trial) Tables(lbs ...string) (map[string]map[netip.AddrPort]api.Connection, error) {
+// Open are the entries of open connections, by load balancer and client.
+func (t *Tables) Open(lbs ...string) (map[string]map[netip.AddrPort]api.Connection, error) {
 	all := map[string]map[netip.AddrPort]api.Connection{}
 	for _, lb := range lbs {
 		found, err := t.Entries(lb)
@@ -49,12 +52,11 @@ type servedConnection struct {
 }
 
 // Connections are those that the servers have with clients of the first service, by client.
-func (t *Trial) Connections() (map[netip.AddrPort]servedConnection, error) {
+func (t *Tables) Connections() (map[netip.AddrPort]servedConnection, error) {
 	all := map[netip.AddrPort]servedConnection{}
-	target := netip.MustParseAddrPort(t.Target())
-	for i := range t.Topology.Servers {
-		name := ServerName(i + 1)
-		sockets, err := t.Space(name).Established()
+	target := netip.MustParseAddrPort(t.pool.Target())
+	for _, name := range names(ServerName, len(t.rollout.network.Servers)) {
+		sockets, err := t.rollout.lab.Space(name).Established()
 		if err != nil {
 			return nil, err
 		}
@@ -67,10 +69,10 @@ func (t *Trial) Connections() (map[netip.AddrPort]servedConnection, error) {
 	return all, nil
 }
 
-// Listed tells why the tables do not hold the open connections exactly: each in one table, with the server that has it. Those in
+// Listed is why the tables do not hold the open connections exactly: each in one table, with the server that has it. Those in
 // silent need not be there.
-func (t *Trial) Listed(silent map[netip.AddrPort]bool, lbs ...string) error {
-	tables, err := t.Tables(lbs...)
+func (t *Tables) Listed(silent map[netip.AddrPort]bool, lbs ...string) error {
+	tables, err := t.Open(lbs...)
 	if err != nil {
 		return err
 	}
@@ -98,38 +100,4 @@ func (t *Trial) Listed(silent map[netip.AddrPort]bool, lbs ...string) error {
 		}
 	}
 	return nil
-}
-
-// Dial opens a connection to the first service from one of the clients' addresses, without the traffic's client.
-func (t *Trial) Dial(source string) (connection net.Conn) {
-	script.Check(t.Space(ClientNode).Do(func() (err error) {
-		dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(source)}, Timeout: Stall}
-		connection, err = dialer.DialContext(t.Context, "tcp", t.Target())
-		return err
-	}))
-	return connection
-}
-
-// Verdicts adds up what several load balancers counted by their verdicts.
-func (t *Trial) Verdicts(lbs ...string) (map[string]uint64, error) {
-	sum := map[string]uint64{}
-	for _, lb := range lbs {
-		counters, err := t.Client(lb).Counters(t.Context)
-		if err != nil {
-			return nil, err
-		}
-		for verdict, packets := range counters {
-			sum[verdict] += packets
-		}
-	}
-	return sum, nil
-}
-
-// OpenFrames opens the frames of a node's interface.
-func (l *Lab) OpenFrames(node, name string) (socket *frames.Socket, err error) {
-	err = l.Space(node).Do(func() error {
-		socket, err = frames.Open(name)
-		return err
-	})
-	return socket, err
 }

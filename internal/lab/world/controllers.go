@@ -1,150 +1,98 @@
-// A fleet that runs by controllers: etcd members, controllers, and the operator who changes it with `ballast ctl apply`.
+// A fleet that runs by controllers: etcd members, controllers, and relays between them and the load balancers.
 package world
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 
-	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/lab/host"
 	"github.com/ballast-lb/ballast/internal/lab/process"
 	"github.com/ballast-lb/ballast/internal/lab/process/member"
+	"github.com/ballast-lb/ballast/internal/lab/process/relay"
 	"github.com/ballast-lb/ballast/internal/lab/script"
 )
 
-// startControl starts all etcd members and controllers and waits until the controllers answer.
-func (t *Trial) startControl() {
-	t.Members, t.Controllers = map[string]*Process{}, map[string]*Process{}
-	for i := range t.Topology.EtcdMembers {
-		t.StartMember(MemberName(i + 1))
+// relayAddress is where a load balancer finds its relay, which is on the same node.
+const relayAddress = "127.0.0.1:6443"
+
+// Controllers are those of a fleet, by node.
+type Controllers struct {
+	lab     *host.Lab
+	network *Network
+	Members map[string]*host.Process // of etcd
+	Running map[string]*host.Process
+	relayed []*os.File // of each relay its input: the share of weights that it loses
+}
+
+// start starts all etcd members and controllers and waits until the controllers answer.
+func (c *Controllers) start() {
+	c.Members, c.Running = map[string]*host.Process{}, map[string]*host.Process{}
+	for _, node := range names(MemberName, c.network.EtcdMembers) {
+		c.StartMember(node)
 	}
-	for i := range t.Topology.Controllers {
-		t.StartController(ControllerName(i + 1))
+	for _, node := range names(ControllerName, c.network.Controllers) {
+		c.Start(node)
 	}
-	for node := range t.Controllers {
-		t.AwaitController(node)
+	for node := range c.Running {
+		c.Await(node)
 	}
-	if t.Topology.Relays {
-		t.startRelays()
+	if c.network.Relays {
+		c.startRelays()
 	}
 }
 
 // StartMember starts an etcd member, or starts it again with the data that it has.
-func (t *Trial) StartMember(node string) {
+func (c *Controllers) StartMember(node string) {
 	var cluster []string
-	for i := range t.Topology.EtcdMembers {
-		name := MemberName(i + 1)
+	for _, name := range names(MemberName, c.network.EtcdMembers) {
 		cluster = append(cluster, name+"="+member.PeerURL(manageAddress(name).String()))
 	}
-	t.Members[node] = t.startPeer(process.Member, Spawn{Node: node}, member.Options{
-		Name: node, Dir: filepath.Join(t.NodeDir(node), "etcd"), Address: manageAddress(node).String(), Cluster: strings.Join(cluster, ","),
+	c.Members[node] = c.lab.StartPeer(process.Member, host.Spawn{Node: node}, member.Options{
+		Name: node, Dir: filepath.Join(c.lab.NodeDir(node), "etcd"), Address: manageAddress(node).String(), Cluster: strings.Join(cluster, ","),
 	})
 }
 
-// StartController starts a controller, or starts it again.
-func (t *Trial) StartController(node string) {
+// Start starts a controller, or starts it again.
+func (c *Controllers) Start(node string) {
 	var etcd []string
-	for i := range t.Topology.EtcdMembers {
-		etcd = append(etcd, member.ClientURL(manageAddress(MemberName(i+1)).String()))
+	for _, name := range names(MemberName, c.network.EtcdMembers) {
+		etcd = append(etcd, member.ClientURL(manageAddress(name).String()))
 	}
-	arguments := []string{
+	c.Running[node] = script.Must(c.lab.Start(host.Spawn{Node: node, Program: c.lab.Binary, Arguments: []string{
 		"controller", "--name", node, "--listen", netip.AddrPortFrom(manageAddress(node), controlPort).String(),
-		"--etcd", strings.Join(etcd, ","), "--tls-dir", t.certificates(), "--run-dir", filepath.Join(t.NodeDir(node), "run"),
-	}
-	t.Controllers[node] = script.Must(t.Start(Spawn{Node: node, Program: t.Binary, Arguments: arguments}))
+		"--etcd", strings.Join(etcd, ","), "--tls-dir", certificates(c.lab), "--run-dir", filepath.Join(c.lab.NodeDir(node), "run"),
+	}}))
 }
 
-// AwaitController waits until a controller listens.
-func (t *Trial) AwaitController(node string) {
-	t.AwaitPort(t.Context, t.Controllers[node], node, netip.AddrPortFrom(manageAddress(node), controlPort))
-	t.Controllers[node].ready.Store(true)
+// Await waits until a controller listens.
+func (c *Controllers) Await(node string) {
+	c.Running[node].AwaitPort(netip.AddrPortFrom(manageAddress(node), controlPort))
+	c.Running[node].Ready.Store(true)
 }
 
-// Ctl is what the operator types, and must succeed; the answer is what it prints.
-func (t *Trial) Ctl(arguments ...string) (string, error) {
-	c, err := t.Operated(ControlAddresses(ControllerName, t.Topology.Controllers), arguments...)
-	if err == nil {
-		err = c.Wait(t.Context, DaemonDeadline, true)
-	}
-	if err != nil {
-		return "", err
-	}
-	return c.Said.String(), nil
-}
-
-// applyByControl makes the fleet what t.fleet says as an operator would, starts the daemons that do not run yet, and waits until
-// all that can know run by it.
-func (t *Trial) applyByControl(content []byte) {
-	path := t.configPath(operatorNode)
-	script.Checkf(os.WriteFile(path, content, 0o644), "write the fleet")
-	script.Must(t.Ctl("apply", "--yes", "-f", path))
-	for role, daemons := range map[string]map[string]*Daemon{"agent": t.Agents, "lb": t.LBs} {
-		for node, running := range daemons {
-			if running != nil {
-				continue
-			}
-			daemons[node] = t.StartDaemon(role, node)
-		}
-	}
-	for _, running := range t.Agents {
-		t.awaitReady(running)
-	}
-	for node := range t.LBs {
-		t.AwaitFleet(node)
+// startRelays starts one on every load balancer and waits until all of them listen.
+func (c *Controllers) startRelays() {
+	controller := ControllerName(1)
+	for _, node := range names(LBName, c.network.LBs) {
+		input, share, err := os.Pipe()
+		script.Checkf(err, "make pipe for relay")
+		p := c.lab.StartPeer(process.Relay, host.Spawn{Node: node, Stdin: input}, relay.Options{
+			Listen: relayAddress, Controller: netip.AddrPortFrom(manageAddress(controller), controlPort).String(), ControlledBy: controller,
+			Node: node, TLSDir: certificates(c.lab),
+		})
+		input.Close()
+		c.relayed = append(c.relayed, share)
+		p.AwaitPort(netip.MustParseAddrPort(relayAddress))
 	}
 }
 
-func (t *Trial) awaitReady(d *Daemon) {
-	Await(t.Context, DaemonDeadline, d.name+" is ready", func() error {
-		if err := d.Died(); err != nil {
-			return StopWaiting(err)
-		}
-		status, err := t.Client(d.node).Status(t.Context)
-		if err == nil && !status.Ready {
-			err = fmt.Errorf("%s is not", d.name)
-		}
-		d.ready.Store(err == nil)
-		return err
-	})
-}
-
-// AwaitFleet waits until a load balancer has exactly the servers that the fleet has, in their states, and dispatches as it says. One that
-// is cut off cannot.
-func (t *Trial) AwaitFleet(node string) {
-	running := t.LBs[node]
-	if running.down || running.Cut {
-		return
+// LoseWeights makes all relays lose a share of the updates from now on.
+func (c *Controllers) LoseWeights(share float64) {
+	for _, relay := range c.relayed {
+		_, err := fmt.Fprintln(relay, share)
+		script.Checkf(err, "lose weights")
 	}
-	t.awaitReady(running)
-	Await(t.Context, DaemonDeadline, node+" has the servers of the fleet", func() error { return t.Differs(node) })
-}
-
-// Differs tells how the servers of a load balancer and their dispatch differ from those of the fleet.
-func (t *Trial) Differs(node string) error {
-	var services []api.ServiceStatus
-	if err := t.Client(node).Get(t.Context, api.PathServices, &services); err != nil {
-		return err
-	}
-	have, want := map[string]string{}, map[string]string{}
-	for _, service := range services {
-		have[service.Name] = service.Dispatch.String()
-		for _, server := range service.Servers {
-			if !server.Removed {
-				have[service.Name+"/"+server.Name] = server.State.String()
-			}
-		}
-	}
-	for _, service := range t.Fleet.Services {
-		want[service.Name] = service.Dispatch.String()
-		for _, server := range service.Servers {
-			want[service.Name+"/"+server.Name] = server.State.String()
-		}
-	}
-	if !maps.Equal(have, want) {
-		return fmt.Errorf("%s has the servers %v instead of %v", node, have, want)
-	}
-	return nil
 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/lab/await"
+	"github.com/ballast-lb/ballast/internal/lab/host"
 	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/linux/lb"
 	"github.com/ballast-lb/ballast/internal/linux/pin"
@@ -15,7 +17,7 @@ import (
 // attachLB attaches a load balancer's program to eth0 of lb1, pinned as the daemon pins it, and lets go of it.
 func attachLB(t *testing.T, network *Trial) error {
 	t.Helper()
-	dir := filepath.Join(network.NodeDir("lb1"), "run", "bpf")
+	dir := filepath.Join(network.Lab.NodeDir("lb1"), "run", "bpf")
 	if err := pin.EnsureBPFFS(dir); err != nil {
 		t.Fatal(err)
 	}
@@ -26,7 +28,7 @@ func attachLB(t *testing.T, network *Trial) error {
 		t.Fatal(err)
 	}
 	defer lb.Close()
-	return network.Space("lb1").Do(func() error {
+	return network.Lab.Space("lb1").Do(func() error {
 		device, err := net.InterfaceByName("eth0")
 		if err == nil {
 			_, err = lb.Attach(device, attach.XDPNative)
@@ -41,14 +43,11 @@ func TestACrashLeavesNoProgramWhereOthersHaveCopiedTheMounts(t *testing.T) {
 	if err := attachLB(t, network); err != nil {
 		t.Fatal(err)
 	}
-	process, err := network.Start(Spawn{Node: "lb1", Program: "sleep", Arguments: []string{"infinity"}})
+	process, err := network.Lab.Start(host.Spawn{Node: "lb1", Program: "sleep", Arguments: []string{"infinity"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	network.CopyMounts()
-	network.Crash(&Daemon{Process: process, node: "lb1"}, "eth0", "eth1")
-	err = await(network.Context, 10*time.Second, "the program is gone", func() error { return attachLB(t, network) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	network.Lab.CopyMounts(ClientNode)
+	network.Failures.Crash(&Daemon{Process: process}, "eth0", "eth1")
+	await.Until(network.Context, 10*time.Second, "the program is gone", func() error { return attachLB(t, network) })
 }

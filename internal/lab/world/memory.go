@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/lab/await"
 	"github.com/ballast-lb/ballast/internal/lab/script"
 )
 
@@ -26,10 +27,10 @@ const collections = 3
 
 // Memory is what each daemon keeps by now. Garbage is none of it: when it is collected depends on what a daemon needed for a while at its start, and
 // so on the load of the machine then. Each question makes some, so collections come.
-func (t *Trial) Memory() map[*Daemon]Memory {
+func (m *Monitor) Memory() map[*Daemon]Memory {
 	all, begun := map[*Daemon]Memory{}, map[*Daemon]float64{}
-	look := func(d *Daemon) error {
-		text, err := t.metrics(d)
+	poll := func(d *Daemon) error {
+		text, err := m.metrics(d)
 		if err != nil {
 			return err
 		}
@@ -39,19 +40,19 @@ func (t *Trial) Memory() map[*Daemon]Memory {
 		}
 		done -= begun[d]
 		own := sumFields(text, "go_gc_heap_live_bytes") + sumFields(text, "go_memstats_stack_inuse_bytes")
-		if m, has := all[d]; done > 1 && (!has || own < m.Own) {
-			all[d] = Memory{own, d.mapMemory()}
+		if before, has := all[d]; done > 1 && (!has || own < before.Own) {
+			all[d] = Memory{own, mapMemory(d)}
 		}
 		if done < collections {
 			return fmt.Errorf("%s has done so %v times of %d", d, done, collections)
 		}
 		return nil
 	}
-	Await(t.Context, DaemonDeadline, "the daemons have collected their garbage", func() error {
+	await.Until(m.rollout.lab.Context, await.Deadline, "the daemons have collected their garbage", func() error {
 		var waiting []error
-		for _, daemons := range []map[string]*Daemon{t.LBs, t.Agents} {
+		for _, daemons := range []map[string]*Daemon{m.rollout.LBs, m.rollout.Agents} {
 			for _, d := range daemons {
-				waiting = append(waiting, look(d))
+				waiting = append(waiting, poll(d))
 			}
 		}
 		return errors.Join(waiting...)
@@ -59,9 +60,9 @@ func (t *Trial) Memory() map[*Daemon]Memory {
 	return all
 }
 
-// metrics are what a daemon tells Prometheus.
-func (t *Trial) metrics(d *Daemon) (string, error) {
-	stream, err := t.Client(d.node).Stream(t.Context, api.PathMetrics)
+// metrics are what a daemon exports to Prometheus.
+func (m *Monitor) metrics(d *Daemon) (string, error) {
+	stream, err := m.rollout.Client(d.Node).Stream(m.rollout.lab.Context, api.PathMetrics)
 	if err != nil {
 		return "", err
 	}
@@ -70,8 +71,8 @@ func (t *Trial) metrics(d *Daemon) (string, error) {
 	return string(text), err
 }
 
-func (p *Process) mapMemory() (bytes float64) {
-	for _, file := range script.Must(filepath.Glob(fmt.Sprintf("/proc/%d/fdinfo/*", p.command.Process.Pid))) {
+func mapMemory(d *Daemon) (bytes float64) {
+	for _, file := range script.Must(filepath.Glob(fmt.Sprintf("/proc/%d/fdinfo/*", d.Command.Process.Pid))) {
 		info, err := os.ReadFile(file)
 		if !errors.Is(err, os.ErrNotExist) { // it was not a map: those stay open
 			script.Check(err)

@@ -8,12 +8,13 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/ballast-lb/ballast/internal/lab/host"
 	"github.com/ballast-lb/ballast/internal/lab/script"
 )
 
 // netstat reads TCP's extended counters inside a node's namespace.
-func (l *Lab) netstat(node string) map[string]uint64 {
-	content, err := l.Space(node).ReadFile("/proc/thread-self/net/netstat")
+func netstat(lab *host.Lab, node string) map[string]uint64 {
+	content, err := lab.Space(node).ReadFile("/proc/thread-self/net/netstat")
 	script.Checkf(err, "read TCP counters of %s", node)
 	return parseNetstat(content)
 }

@@ -1,4 +1,4 @@
-// Datagrams that come and go all the time: what is lost, and for how long.
+// Probes: datagrams that come and go all the time, of which some are lost.
 package world
 
 import (
@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/lab/await"
 	"github.com/ballast-lb/ballast/internal/lab/script"
 )
 
@@ -22,9 +23,10 @@ const (
 
 // Probes go from the client to a UDP service, whose servers send them back.
 type Probes struct {
-	flows []*probeFlow
-	stop  chan struct{}
-	wait  sync.WaitGroup
+	clients *Clients
+	flows   []*probeFlow
+	stop    chan struct{}
+	wait    sync.WaitGroup
 }
 
 type probeFlow struct {
@@ -35,22 +37,22 @@ type probeFlow struct {
 }
 
 // Probe begins.
-func (t *Trial) Probe(service netip.AddrPort) *Probes {
-	for i := range t.Topology.Servers {
-		script.Check(t.Space(ServerName(i + 1)).Do(func() error {
+func (c *Clients) Probe(service netip.AddrPort) *Probes {
+	for _, name := range names(ServerName, len(c.network.Servers)) {
+		script.Check(c.network.lab.Space(name).Do(func() error {
 			socket, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(service))
 			if err == nil {
 				go sendBack(socket)
-				t.closers = append(t.closers, func() { socket.Close() })
+				c.network.lab.OnClose(func() { socket.Close() })
 			}
 			return err
 		}))
 	}
-	p := &Probes{stop: make(chan struct{})}
-	source := netip.MustParseAddr(t.Topology.SourceAddresses(service.Addr().Is6())[0])
+	p := &Probes{clients: c, stop: make(chan struct{})}
+	source := netip.MustParseAddr(c.network.SourceAddresses(service.Addr().Is6())[0])
 	for i := range probeFlows {
 		flow := &probeFlow{}
-		script.Check(t.Space(ClientNode).Do(func() (err error) {
+		script.Check(c.network.lab.Space(ClientNode).Do(func() (err error) {
 			flow.socket, err = net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(source, uint16(20000+i))), net.UDPAddrFromAddrPort(service))
 			return err
 		}))
@@ -58,8 +60,8 @@ func (t *Trial) Probe(service netip.AddrPort) *Probes {
 		p.wait.Go(func() { flow.send(p.stop) })
 		p.wait.Go(flow.receive)
 	}
-	t.closers = append(t.closers, p.Stop)
-	Await(t.Context, DaemonDeadline, "probes come back", func() error {
+	c.network.lab.OnClose(p.Stop)
+	await.Until(c.network.lab.Context, await.Deadline, "probes come back", func() error {
 		for i, flow := range p.flows {
 			flow.mutex.Lock()
 			n := len(flow.came)
@@ -134,9 +136,9 @@ func (p *Probes) Stop() {
 }
 
 // Lost counts those sent since begin that did not come back, of how many; the last of them was sent outage after begin.
-func (p *Probes) Lost(t *Trial, begin time.Time) (lost, sent int, outage time.Duration) {
+func (p *Probes) Lost(begin time.Time) (lost, sent int, outage time.Duration) {
 	until := time.Now()
-	Await(t.Context, DaemonDeadline, "the last probes are back", func() error {
+	await.Until(p.clients.network.lab.Context, await.Deadline, "the last probes are back", func() error {
 		lost, sent, outage = p.count(begin, until)
 		if lost > 0 && time.Since(until) < probePatience {
 			return fmt.Errorf("%d are missing", lost)

@@ -1,4 +1,4 @@
-// What runs on the servers of a lab: nginx, or an application server of known capacity.
+// What runs on the servers of a lab.
 package world
 
 import (
@@ -6,22 +6,41 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/lab/await"
+	"github.com/ballast-lb/ballast/internal/lab/fleet"
+	"github.com/ballast-lb/ballast/internal/lab/host"
 	"github.com/ballast-lb/ballast/internal/lab/process"
 	"github.com/ballast-lb/ballast/internal/lab/process/app"
 	"github.com/ballast-lb/ballast/internal/lab/process/http3"
+	"github.com/ballast-lb/ballast/internal/lab/process/session"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/internal/lab/script"
+	"github.com/ballast-lb/ballast/internal/lab/software"
 	"github.com/ballast-lb/ballast/internal/linux/check"
 	"github.com/ballast-lb/ballast/internal/model"
 )
+
+// Paths that every nginx of a lab serves. Blob is as long as a request's Range wants.
+const (
+	PathName   = "/name"
+	PathBlob   = "/blob"
+	PathUpload = "/upload/"
+	PathHealth = "/health" // there as long as the server is to count as healthy
+	blobBytes  = 8 << 30
+)
+
+// PathSlow is the blob at a limited rate.
+func PathSlow(bytesPerSecond int) string { return fmt.Sprintf("/slow/%d/blob", bytesPerSecond) }
 
 // AppServer describes an application server (`internal/lab/process/app`).
 type AppServer struct {
@@ -38,22 +57,37 @@ const (
 	workSends  = "sending, limited by the links"
 )
 
-// startServers starts what is to run on all servers and waits until all of it answers.
-func (t *Trial) startServers() {
-	root, limits := findCgroups()
-	t.Work = t.howWorkIsDone(limits)
-	errs := make([]error, len(t.Topology.Servers))
+// Servers are the programs of a trial's servers: those that all have, nginx or an application server of known capacity,
+// and those that a scenario starts.
+type Servers struct {
+	lab     *host.Lab
+	network *Network
+	fleet   *fleet.Fleet
+	agents  map[string]*Daemon // a server without one may wait for its file
+	random  *rand.Rand
+	Work    string // how the servers' work is done
+
+	mutex sync.Mutex
+	nginx map[string]*host.Process // by node
+}
+
+// start starts what is to run on all servers and waits until all of it answers.
+func (s *Servers) start() {
+	_, noLimits := s.lab.Cgroup("")
+	s.Work = workOf(s.network.Servers, noLimits)
+	s.nginx = map[string]*host.Process{}
+	errs := make([]error, len(s.network.Servers))
 	var starting sync.WaitGroup
-	for i, server := range t.Topology.Servers {
-		if i < t.Topology.Functions {
+	for i, server := range s.network.Servers {
+		if i < s.network.Functions {
 			continue
 		}
 		starting.Go(func() {
 			errs[i] = script.Try(func() {
 				if name := ServerName(i + 1); server.App == nil {
-					t.startNginx(t.Context, name)
+					s.startNginx(name)
 				} else {
-					t.startApp(name, *server.App, root, limits == nil)
+					s.startApp(name, *server.App, noLimits == nil)
 				}
 			})
 		})
@@ -62,14 +96,14 @@ func (t *Trial) startServers() {
 	script.Check(errors.Join(errs...))
 }
 
-// howWorkIsDone tells what bounds the servers, which have no CPU limits for the given reason.
-func (l *Lab) howWorkIsDone(noLimits error) string {
+// workOf is what bounds servers, which have no CPU limits for the given reason.
+func workOf(servers []ServerNode, noLimits error) string {
 	apps := func(server ServerNode) bool { return server.App != nil }
 	burns := func(server ServerNode) bool { return server.App != nil && !server.App.Sleep }
 	switch {
-	case !slices.ContainsFunc(l.Topology.Servers, apps):
+	case !slices.ContainsFunc(servers, apps):
 		return workSends
-	case !slices.ContainsFunc(l.Topology.Servers, burns):
+	case !slices.ContainsFunc(servers, burns):
 		return workSleeps
 	case noLimits != nil:
 		return fmt.Sprintf("%s (%v)", workSleeps, noLimits)
@@ -78,34 +112,84 @@ func (l *Lab) howWorkIsDone(noLimits error) string {
 	}
 }
 
-// startApp starts an application server on port 80 and waits until it answers. With affinity quic it serves the trial's service as well.
-func (t *Trial) startApp(node string, what AppServer, root cgroupRoot, limits bool) {
+// startApp starts an application server on port 80. With affinity quic it serves the trial's service as well.
+func (s *Servers) startApp(node string, what AppServer, limits bool) {
 	limits = limits && !what.Sleep
 	options := app.Options{Address: ":80", Server: node, Sleep: !limits, Speed: what.CPUs, Shared: what.Shared, Limit: what.Limit}
-	if services := t.Setup.Services; len(services) > 0 && services[0].Affinity == model.AffinityQUIC {
-		options.HTTP3 = t.http3Options(node)
+	if s.fleet != nil && s.fleet.Services[0].Affinity == model.AffinityQUIC {
+		options.HTTP3 = s.http3Options(node)
 	}
 	// Two threads of Go code: the one that works and one for the network.
-	p := t.startPeer(process.App, Spawn{Node: node, environment: []string{"GOMAXPROCS=2"}}, options)
-	t.AwaitPort(t.Context, p, node, netip.MustParseAddrPort("127.0.0.1:80"))
+	p := s.lab.StartPeer(process.App, host.Spawn{Node: node, Environment: []string{"GOMAXPROCS=2"}}, options)
+	p.AwaitPort(netip.MustParseAddrPort("127.0.0.1:80"))
 	if limits {
-		t.limitCPU(root, p, node, what.CPUs)
+		p.LimitCPU(node, what.CPUs)
+	}
+}
+
+// web is nginx with the lab's paths.
+func (s *Servers) web(node, dir string, listen ...string) software.Program {
+	script.Checkf(os.MkdirAll(dir, 0o755), "write nginx configuration")
+	script.Checkf(os.WriteFile(filepath.Join(dir, PathHealth), []byte("healthy\n"), 0o644), "make %s healthy", node)
+	site := software.Site{Dir: dir, Name: node, Root: s.webRoot(), Header: traffic.ServerHeader, Health: PathHealth, Push: "on", Listen: listen}
+	if s.network.MPTCP { // Linux 6.18: a header that waits on one subflow lets what follows on the other fill the client's buffer, for ever
+		site.Push = "off"
+	}
+	return software.Program{Node: node, Name: "nginx", Arguments: []string{"-p", dir}, Configuration: "nginx", Dir: dir, Values: site}
+}
+
+// webRoot makes the directory that all servers serve; the blob is sparse.
+func (s *Servers) webRoot() string {
+	root := filepath.Join(s.lab.Dir, "www")
+	script.Checkf(os.MkdirAll(root, 0o755), "make web root")
+	blob, err := os.OpenFile(filepath.Join(root, "blob"), os.O_CREATE|os.O_WRONLY, 0o644)
+	script.Checkf(err, "make blob")
+	defer blob.Close()
+	script.Checkf(blob.Truncate(blobBytes), "make blob")
+	return root
+}
+
+func (s *Servers) startNginx(node string) {
+	program := s.web(node, s.lab.NodeDir(node), "0.0.0.0:80 backlog=8192", "[::]:80 ipv6only=on backlog=8192", "0.0.0.0:8080", "[::]:8080 ipv6only=on")
+	if s.network.MPTCP {
+		program.Under = []string{"mptcpize", "run"}
+	}
+	program.Listens = netip.MustParseAddrPort("127.0.0.1:80")
+	nginx := program.Start(s.lab)
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	s.nginx[node] = nginx
+}
+
+// Kill kills the nginx of server i. Its host goes on, and refuses connections.
+func (s *Servers) Kill(i int) { s.nginx[ServerName(i)].Kill() }
+
+// Restart starts the nginx of server i again.
+func (s *Servers) Restart(i int) { s.startNginx(ServerName(i)) }
+
+// SetHealthy makes the health checks of a server succeed or fail.
+func (s *Servers) SetHealthy(i int, healthy bool) {
+	path := filepath.Join(s.lab.NodeDir(ServerName(i)), PathHealth)
+	if healthy {
+		script.Checkf(os.WriteFile(path, []byte("healthy\n"), 0o644), "make server %d healthy", i)
+	} else {
+		script.Checkf(os.Remove(path), "make server %d unhealthy", i)
 	}
 }
 
 // Slow leaves application server i, whose work is sleeping, a share of its speed, as if other work had come there.
-func (t *Trial) Slow(i int, share float64) {
+func (s *Servers) Slow(i int, share float64) {
 	node := ServerName(i)
-	script.Checkf(t.Space(node).Do(func() error {
+	script.Checkf(s.lab.Space(node).Do(func() error {
 		connection, err := net.Dial("tcp", "127.0.0.1:80")
 		if err != nil {
 			return err
 		}
 		defer connection.Close()
-		if err := connection.SetDeadline(time.Now().Add(DaemonDeadline)); err != nil {
+		if err := connection.SetDeadline(time.Now().Add(await.Deadline)); err != nil {
 			return err
 		}
-		request, err := http.NewRequestWithContext(t.Context, http.MethodPut, fmt.Sprintf("http://%s/speed?share=%g", node, share), nil)
+		request, err := http.NewRequestWithContext(s.lab.Context, http.MethodPut, fmt.Sprintf("http://%s/speed?share=%g", node, share), nil)
 		if err != nil {
 			return err
 		}
@@ -121,92 +205,100 @@ func (t *Trial) Slow(i int, share float64) {
 }
 
 // StartEchoes starts an echo server for a service on every server.
-func (t *Trial) StartEchoes(target string) {
-	for i := range t.Topology.Servers {
-		t.startEcho(ServerName(i+1), target, ServerName(i+1))
+func (s *Servers) StartEchoes(target string) {
+	for _, node := range names(ServerName, len(s.network.Servers)) {
+		s.startEcho(node, target, node)
 	}
 }
 
 // StartOutside starts an echo server on every server that clients reach through functions. It says its clients' ports: those of the functions.
-func (t *Trial) StartOutside(port int) {
-	for i := t.Topology.Functions; i < len(t.Topology.Servers); i++ {
-		t.startEcho(ServerName(i+1), netip.AddrPortFrom(t.Topology.ServerAddress(i+1, false), uint16(port)).String(), traffic.EchoPort)
+func (s *Servers) StartOutside(port int) {
+	for i := s.network.Functions; i < len(s.network.Servers); i++ {
+		s.startEcho(ServerName(i+1), netip.AddrPortFrom(s.network.ServerAddress(i+1, false), uint16(port)).String(), traffic.EchoPort)
 	}
 }
 
-func (t *Trial) startEcho(node, target, name string) {
-	address := netip.MustParseAddrPort(target)
-	echo := script.Must(t.Start(Spawn{Node: node, Program: t.Processes, Arguments: []string{process.Peer, process.Echo, target, name}}))
-	Await(t.Context, DaemonDeadline, echo.name+" listens", func() error {
-		if err := echo.Died(); err != nil {
-			return StopWaiting(err)
+func (s *Servers) startEcho(node, target, name string) {
+	echo := script.Must(s.lab.Start(host.Spawn{Node: node, Program: s.lab.Processes, Arguments: []string{process.Peer, process.Echo, target, name}}))
+	echo.Await(echo.String()+" listens", func() error { return s.exchange(node, target, []byte("?")) })
+}
+
+// exchange sends one datagram to a server of a node and waits for an answer.
+func (s *Servers) exchange(node, target string, datagram []byte) error {
+	return s.lab.Space(node).Do(func() error {
+		socket, err := net.Dial("udp", target)
+		if err != nil {
+			return err
 		}
-		return t.Space(node).Do(func() error { return ask(address, []byte("?")) })
+		defer socket.Close()
+		if err := socket.SetDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+			return err
+		}
+		if _, err := socket.Write(datagram); err != nil {
+			return err
+		}
+		_, err = socket.Read(make([]byte, 2048))
+		return err
 	})
 }
 
 // StartHTTP3 starts an HTTP/3 server for the trial's service on every server. With affinity quic it makes connection ids by the file of the server's agent, and
-// waits for that where there is none yet.
-func (t *Trial) StartHTTP3(retry bool) {
-	tickets := binary.NativeEndian.AppendUint64(make([]byte, 24), t.Random.Uint64())
-	t.startHTTP3(http3.Options{Retry: retry, Tickets: tickets})
-}
-
-// startHTTP3 starts servers with what the given options say beyond address, name and ids.
-func (t *Trial) startHTTP3(with http3.Options) {
-	for i := range t.Topology.Servers {
-		node := ServerName(i + 1)
-		options := t.http3Options(node)
-		options.Retry, options.Tickets, options.Certificate = with.Retry, with.Tickets, with.Certificate
-		p := t.startPeer(process.HTTP3, Spawn{Node: node}, options)
-		if t.Agents[node] != nil || options.IDs == "" {
-			t.awaitHTTP3(node, p.Died)
+// waits for that where there is none yet. Servers without a certificate make one, and share the key of their tickets.
+func (s *Servers) StartHTTP3(retry bool, certificate string) {
+	var tickets []byte
+	if certificate == "" {
+		tickets = binary.NativeEndian.AppendUint64(make([]byte, 24), s.random.Uint64())
+	}
+	for _, node := range names(ServerName, len(s.network.Servers)) {
+		options := s.http3Options(node)
+		options.Retry, options.Tickets, options.Certificate = retry, tickets, certificate
+		p := s.lab.StartPeer(process.HTTP3, host.Spawn{Node: node}, options)
+		if s.agents[node] != nil || options.IDs == "" {
+			s.awaitHTTP3(node, p.Died)
 		}
 	}
 }
 
 // http3Options are those of a server of the trial's service.
-func (t *Trial) http3Options(node string) *http3.Options {
-	one := t.Fleet.Services[0]
+func (s *Servers) http3Options(node string) *http3.Options {
+	one := s.fleet.Services[0]
 	options := &http3.Options{Address: one.Target(), Server: node}
 	if one.Affinity == model.AffinityQUIC {
-		options.IDs = filepath.Join(t.NodeDir(node), "run", "quic", instance, one.Name+".json")
+		options.IDs = idsFile(s.lab, node, one.Name)
 	}
 	return options
 }
 
 // AwaitHTTP3 waits until application servers serve the trial's service over QUIC.
-func (t *Trial) AwaitHTTP3() {
-	for i := range t.Topology.Servers {
-		t.awaitHTTP3(ServerName(i+1), t.deaths)
+func (s *Servers) AwaitHTTP3() {
+	for _, node := range names(ServerName, len(s.network.Servers)) {
+		s.awaitHTTP3(node, s.lab.Deaths)
 	}
 }
 
-// awaitHTTP3 waits until somebody on a node lists the versions of QUIC that it has.
-func (t *Trial) awaitHTTP3(node string, died func() error) {
-	target := netip.MustParseAddrPort(t.Target())
-	hello := (&check.Target{Health: model.Health{Check: model.CheckQUIC}}).Hello(t.Random.Float64)
-	Await(t.Context, DaemonDeadline, node+" serves HTTP/3", func() error {
+// awaitHTTP3 waits until a server of a node lists the versions of QUIC that it has.
+func (s *Servers) awaitHTTP3(node string, died func() error) {
+	hello := (&check.Target{Health: model.Health{Check: model.CheckQUIC}}).Hello(s.random.Float64)
+	await.Until(s.lab.Context, await.Deadline, node+" serves HTTP/3", func() error {
 		if err := died(); err != nil {
-			return StopWaiting(err)
+			return await.Stop(err)
 		}
-		return t.Space(node).Do(func() error { return ask(target, hello) })
+		return s.exchange(node, s.fleet.Target(), hello)
 	})
 }
 
-// ask sends one datagram to a local server and waits for an answer.
-func ask(address netip.AddrPort, datagram []byte) error {
-	socket, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(address))
-	if err != nil {
-		return err
+// StartTLS starts a TLS server for the trial's service on every server. With tickets it makes session tickets by the file of the server's agent,
+// and waits for that where there is none yet; without, they name nobody.
+func (s *Servers) StartTLS(tickets bool) {
+	one := s.fleet.Services[0]
+	for _, node := range names(ServerName, len(s.network.Servers)) {
+		options := &session.Server{Address: one.Target(), Name: node}
+		if tickets {
+			options.Tickets = ticketFile(s.lab, node, one.Name)
+		}
+		p := s.lab.StartPeer(process.TLS, host.Spawn{Node: node}, options)
+		if s.agents[node] != nil {
+			p.AwaitPort(netip.MustParseAddrPort(one.Target()))
+		}
 	}
-	defer socket.Close()
-	if err := socket.SetDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
-		return err
-	}
-	if _, err := socket.Write(datagram); err != nil {
-		return err
-	}
-	_, err = socket.Read(make([]byte, 2048))
-	return err
 }

@@ -3,7 +3,6 @@ package world
 import (
 	"errors"
 	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -13,10 +12,10 @@ import (
 // took makes requests to server s1, all at once, and says how long the last of them took.
 func took(t *testing.T, network *Trial, count int, request traffic.Request) time.Duration {
 	t.Helper()
-	running := network.startLoad(traffic.Plan{
-		Seed: 1, Stall: 20 * time.Second, Sources: network.Topology.SourceAddresses(false),
+	running := network.Traffic.start(traffic.Plan{
+		Seed: 1, Stall: 20 * time.Second, Sources: network.Network.SourceAddresses(false),
 		Flows: []traffic.Flow{{
-			Name: "all", Target: network.Topology.ServerAddress(1, false).String() + ":80", Count: count, Concurrent: count,
+			Name: "all", Target: network.Network.ServerAddress(1, false).String() + ":80", Count: count, Concurrent: count,
 			Requests: []traffic.Request{request},
 		}},
 	})
@@ -33,24 +32,23 @@ func took(t *testing.T, network *Trial, count int, request traffic.Request) time
 
 func TestAnApplicationServerGetsNoMoreCPUThanItsGroup(t *testing.T) {
 	defer fatal(t)
+	group := ""
+	t.Cleanup(func() { // when the lab is closed
+		if _, err := os.Stat(group); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("the cgroup is left: %v", err)
+		}
+	})
 	network := newNetworkOf(t, Topology{Servers: []ServerNode{{App: &AppServer{CPUs: 0.1, Shared: true}}}})
-	root, err := findCgroups()
-	if err != nil {
+	dir, err := network.Lab.Cgroup("s1")
+	if group = dir; err != nil {
 		t.Skip(err)
 	}
-	group := filepath.Join(root.path, network.cgroupName("s1"))
 	if _, err := os.Stat(group); err != nil {
 		t.Error(err)
 	}
 	// 10 x 10 ms of CPU at a tenth of a CPU is a second; a filled group gives the first piece away.
 	if longest := took(t, network, 10, traffic.Request{Path: "/work?cost=10000"}); longest < 800*time.Millisecond {
 		t.Errorf("100 ms of CPU at a tenth of a CPU took %v", longest)
-	}
-	if _, err := removeLab(network.id); err != nil {
-		t.Error(err)
-	}
-	if _, err := os.Stat(group); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the cgroup is left: %v", err)
 	}
 }
 

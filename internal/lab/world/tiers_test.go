@@ -5,20 +5,19 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/config"
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
+	"github.com/ballast-lb/ballast/internal/lab/host"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
 func TestFleetsOfTwoTiersAreValid(t *testing.T) {
 	service := fleet.NewService("web", vipA)
 	service.Affinity = model.AffinityTable
-	changing := &Trial{
-		Lab: &Lab{Topology: Topology{LBs: 2, Second: 3, Servers: make([]ServerNode, 3)}}, Setup: Setup{Second: []int{1, 2, 3}},
-		Fleet: fleet.New(newRandom(1), service), Agents: map[string]*Daemon{}, Second: map[string]*Daemon{},
-	}
-	changing.AddServer(1)
-	changing.divideTiers()
-	changing.DrainSecond(1)
-	changing.RemoveSecond(2)
+	changing := Prepare(&host.Lab{}, Setup{
+		Topology: Topology{LBs: 2, Second: 3, Servers: make([]ServerNode, 3)}, Services: []*fleet.Service{service}, Members: []int{1}, Second: []int{1, 2, 3},
+	})
+	changing.Pool.compose(changing.Lab, &changing.Setup)
+	changing.Pool.DrainSecond(1)
+	changing.Pool.RemoveSecond(2)
 	content, err := changing.Fleet.Encode()
 	if err != nil {
 		t.Fatal(err)

@@ -1,4 +1,8 @@
-// A trial is one network with one fleet, put through one series of events.
+// Package world is what a scenario plays in: a network of namespaces (clients, a router with ECMP, load balancers, servers) that
+// runs the real ballast, nginx and clients, and breaks on purpose.
+//
+// A trial is one network with one fleet, put through one series of events. It is made of parts that own their state; those
+// further down in the list know those above them.
 package world
 
 import (
@@ -6,21 +10,17 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
+	"github.com/ballast-lb/ballast/internal/lab/host"
 	"github.com/ballast-lb/ballast/internal/lab/pace"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/internal/lab/script"
 	"github.com/ballast-lb/ballast/internal/linux/link"
-	"github.com/ballast-lb/ballast/internal/model"
-	"github.com/ballast-lb/ballast/internal/testkit/netspace"
 )
-
-// Stall is how long a connection may go without progress.
-const Stall = 15 * time.Second
 
 // Setup says what a trial starts with.
 type Setup struct {
@@ -30,7 +30,7 @@ type Setup struct {
 	Members    []int    // servers in the pool at first; default: all of the topology
 	Second     []int    // load balancers of the second tier that are there at first
 	Weights    []uint16 // of the servers, as an operator knows their size; default: all alike
-	Reports    bool     // agents tell the load balancers how busy their servers are
+	Reports    bool     // agents report to the load balancers how busy their servers are
 	NoAgents   bool
 	LBFlags    []string // of load balancers that run by a file
 	AgentFlags []string
@@ -61,48 +61,54 @@ type Result struct {
 
 // Trial is a running one.
 type Trial struct {
-	*Lab
 	Context context.Context
 	Setup   Setup
-	Fleet   *fleet.Fleet
 	Random  *rand.Rand
-	LBs     map[string]*Daemon
-	Second  map[string]*Daemon
-	Agents  map[string]*Daemon
+	Fleet   *fleet.Fleet
 
-	Members, Controllers map[string]*Process // of a fleet that runs by controllers
-	relays               []relayed           // between it and its load balancers
+	Lab         *host.Lab    // the machine: namespaces, processes
+	Network     *Network     // links and routes
+	Daemons     *Daemons     // ballast lb and ballast agent
+	Pool        *Pool        // the fleet as an operator edits it
+	Controllers *Controllers // with etcd
+	Operator    *Operator    // ballast ctl
+	Rollout     *Rollout     // makes the fleet what the pool says
+	Failures    *Failures    // of load balancers
+	Monitor     *Monitor     // what daemons report
+	Tables      *Tables      // connections of load balancers and servers
+	Servers     *Servers     // applications
+	Foreign     Foreign      // programs that are not ours
+	Traffic     *Traffic     // clients whose every connection counts
+	Clients     *Clients     // other clients
 
-	Loads   []*Load
-	closers []func() // of what this process does in the lab
-	lossy   map[string]*link.Wire
 	started time.Time
+	mutex   sync.Mutex // of the events
 	outcome Result
 }
 
 // RunTrial builds a network, lets act do its events, ends the traffic, collects the outcome and removes the network. It is watched
 // meanwhile.
-func RunTrial(ctx context.Context, options Options, what Setup, watch func(*Trial) (stop func()), act func(*Trial)) (outcome Result, err error) {
+func RunTrial(ctx context.Context, options host.Options, what Setup, watch func(*Trial) (stop func()), act func(*Trial)) (outcome Result, err error) {
 	before := overflowed()
-	t, err := newTrial(ctx, options, what)
+	lab, err := host.New(ctx, options)
 	if err != nil {
 		return Result{}, err
 	}
-	defer func() { err = errors.Join(err, t.Close()) }()
+	defer func() { err = errors.Join(err, lab.Close()) }()
+	t := Prepare(lab, what)
+	if err := script.Try(t.bringUp); err != nil {
+		return Result{}, err
+	}
 	defer watch(t)()
-	defer func() {
-		for _, done := range t.closers {
-			done()
-		}
-	}()
 	err = script.Try(func() {
 		act(t)
-		t.finish()
+		t.Traffic.Finish(t.Context)
+		t.collect()
 	})
 	t.outcome.Overflowed = overflowed() - before
 	if err != nil {
 		if ctx.Err() == nil || errors.Is(context.Cause(ctx), pace.ErrOutOfTime) {
-			err = errors.Join(err, t.deaths())
+			err = errors.Join(err, lab.Deaths())
 		}
 		t.addEnded()
 		return t.outcome, fmt.Errorf("%s: %w", what.Name, err)
@@ -110,239 +116,76 @@ func RunTrial(ctx context.Context, options Options, what Setup, watch func(*Tria
 	return t.outcome, nil
 }
 
-// newTrial builds the network and starts servers, agents and load balancers.
-func newTrial(ctx context.Context, options Options, what Setup) (*Trial, error) {
-	lab, err := New(options)
-	if err != nil {
-		return nil, err
-	}
-	t := Prepare(ctx, lab, what)
-	if err := script.Try(t.bringUp); err != nil {
-		return nil, errors.Join(err, lab.Close())
-	}
-	return t, nil
+// Prepare makes a trial in a lab that has no network yet.
+func Prepare(lab *host.Lab, what Setup) *Trial {
+	t := &Trial{Lab: lab, Context: lab.Context, Setup: what, started: time.Now(), outcome: Result{Name: what.Name}, Random: newRandom(lab.Seed)}
+	t.Fleet = fleet.New(t.Random, what.Services...)
+	t.connect(&Network{Topology: what.Topology, lab: lab})
+	return t
 }
 
-// Prepare makes a trial in a lab that has no network yet.
-func Prepare(ctx context.Context, lab *Lab, what Setup) *Trial {
-	t := &Trial{
-		Lab: lab, Context: ctx, Setup: what, started: time.Now(), outcome: Result{Name: what.Name},
-		Random: newRandom(lab.Seed), lossy: map[string]*link.Wire{},
-		LBs: map[string]*Daemon{}, Second: map[string]*Daemon{}, Agents: map[string]*Daemon{},
-	}
-	t.lbFlags, t.agentFlags = what.LBFlags, what.AgentFlags
-	t.Fleet = fleet.New(t.Random, what.Services...)
-	return t
+// connect makes the parts of a trial, which know each other.
+func (t *Trial) connect(network *Network) {
+	lab, what := t.Lab, &t.Setup
+	t.Network = network
+	t.Daemons = &Daemons{lab: lab, network: network, lbFlags: what.LBFlags, agentFlags: what.AgentFlags,
+		LBs: map[string]*Daemon{}, Second: map[string]*Daemon{}, Agents: map[string]*Daemon{}}
+	t.Pool = &Pool{Fleet: t.Fleet, topology: &network.Topology, daemons: t.Daemons, random: t.Random, weights: what.Weights, noAgents: what.NoAgents}
+	t.Controllers = &Controllers{lab: lab, network: network}
+	t.Operator = &Operator{lab: lab, controllers: what.Topology.Controllers}
+	t.Rollout = &Rollout{Daemons: t.Daemons, pool: t.Pool, operator: t.Operator, clocks: what.Clocks}
+	t.Failures = &Failures{network: network, rollout: t.Rollout}
+	t.Monitor = &Monitor{rollout: t.Rollout}
+	t.Tables = &Tables{pool: t.Pool, rollout: t.Rollout}
+	t.Servers = &Servers{lab: lab, network: network, fleet: t.Fleet, agents: t.Daemons.Agents, random: t.Random}
+	t.Foreign = Foreign{t.Servers}
+	t.Traffic = &Traffic{network: network, random: t.Random}
+	t.Clients = &Clients{network: network, fleet: t.Fleet, random: t.Random}
 }
 
 func newRandom(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, seed)) }
 
+// bringUp builds the network and starts servers, controllers, agents and load balancers.
 func (t *Trial) bringUp() {
-	t.Progress("%s: building %d load balancers and %d servers", t.Setup.Name, t.Setup.Topology.LBs, len(t.Setup.Topology.Servers))
+	topology := t.Setup.Topology
+	t.Lab.Progress("%s: building %d load balancers and %d servers", t.Setup.Name, topology.LBs, len(topology.Servers))
 	for _, one := range t.Setup.Services {
-		if (!one.Functions() || one.Destinations.IsSingleIP()) && !slices.Contains(t.Setup.Topology.VIPs, one.VIP) {
-			t.Setup.Topology.VIPs = append(t.Setup.Topology.VIPs, one.VIP)
+		if (!one.Functions() || one.Destinations.IsSingleIP()) && !slices.Contains(topology.VIPs, one.VIP) {
+			topology.VIPs = append(topology.VIPs, one.VIP)
 		}
 	}
-	t.Setup.Topology.Management = t.Setup.Topology.Management || t.Setup.Reports
-	t.build(t.Setup.Topology)
+	topology.Management = topology.Management || t.Setup.Reports
 	if t.Setup.Members == nil {
-		for i := range t.Topology.Servers {
+		for i := range topology.Servers {
 			t.Setup.Members = append(t.Setup.Members, i+1)
 		}
 	}
-	t.startServers()
-	for _, i := range t.Setup.Members {
-		t.AddServer(i)
-	}
-	for i := range t.Topology.LBs {
-		t.LBs[LBName(i+1)] = nil
-	}
-	t.divideTiers()
-	t.speakBGP()
-	if t.Setup.Tickets {
-		t.agents = t.shareTicketKey(t.Random)
-	}
-	t.nameTunnelSources()
-	t.startControl()
-	t.Apply()
-}
-
-// nameTunnelSources tells agents by the file whose stops they may follow.
-func (t *Trial) nameTunnelSources() {
-	offered := func(one *fleet.Service) bool { return one.Dispatch == model.DispatchChoices }
-	if t.Topology.Controllers != 0 || !slices.ContainsFunc(t.Fleet.Services, offered) {
-		return
-	}
-	for i := range t.Topology.LBs {
-		for _, address := range t.fabricAddresses(i + 1) {
-			t.Fleet.TunnelsFrom = append(t.Fleet.TunnelsFrom, address.Addr())
-		}
-	}
-}
-
-// AddServer adds a server to every service of the fleet; apply makes it so.
-func (t *Trial) AddServer(i int) {
-	weight := uint16(0)
-	if i <= len(t.Setup.Weights) {
-		weight = t.Setup.Weights[i-1]
-	}
-	for _, one := range t.Fleet.Services {
-		one.Add(ServerName(i), i, t.Topology.ServerAddress(i, t.wantsIPv6Servers(one)), weight)
-	}
-	if !t.Setup.NoAgents {
-		t.Agents[ServerName(i)] = t.Agents[ServerName(i)] // a new entry is started by apply
-	}
-}
-
-// RemoveServer takes a server out of every service. Its agent stays as it is: it has connections to end.
-func (t *Trial) RemoveServer(i int) {
-	for _, one := range t.Fleet.Services {
-		one.Remove(i)
-	}
-	delete(t.Agents, ServerName(i))
-}
-
-// wantsIPv6Servers: servers are of the VIP's family unless the service's tunnel crosses families.
-func (t *Trial) wantsIPv6Servers(one *fleet.Service) bool {
-	return one.VIP.Is6() != one.CrossFamily
-}
-
-// Apply writes the fleet to every node, starts the daemons that do not run yet, agents before load
-// balancers, those of the second tier before the first, and waits until all run by it.
-func (t *Trial) Apply() {
-	content := script.Must(t.Fleet.Encode())
-	if t.Topology.Controllers != 0 {
-		t.applyByControl(content)
-		return
-	}
-	for _, group := range []struct {
-		role    string
-		daemons map[string]*Daemon
-	}{{"agent", t.Agents}, {"lb", t.Second}, {"lb", t.LBs}} {
-		for node, running := range group.daemons {
-			if running != nil && running.down {
-				continue
-			}
-			t.writeConfig(node, content)
-			if running != nil {
-				continue
-			}
-			group.daemons[node] = t.StartDaemon(group.role, node)
-		}
-		for _, running := range group.daemons {
-			if running.down {
-				continue
-			}
-			t.awaitConfig(t.Context, running, content)
-		}
-	}
-	if t.Setup.Clocks {
-		t.awaitTakingPart()
-	}
+	t.connect(buildNetwork(t.Lab, topology))
+	t.Servers.start()
+	t.Pool.compose(t.Lab, &t.Setup)
+	t.Controllers.start()
+	t.Rollout.Apply()
 }
 
 // Round is a time in seconds, to the millisecond.
 func Round(d time.Duration) float64 { return d.Round(time.Millisecond).Seconds() }
 
-// Generate starts traffic to the trial's services.
-func (t *Trial) Generate(flows ...traffic.Flow) *Load {
-	return t.GeneratePatiently(Stall, flows...)
-}
-
-// GeneratePatiently starts traffic whose connections may go without progress for the given time.
-func (t *Trial) GeneratePatiently(stall time.Duration, flows ...traffic.Flow) *Load {
-	v6 := len(t.Topology.VIPs) > 0 && t.Topology.VIPs[0].Is6()
-	running := t.startLoad(traffic.Plan{
-		Seed: t.Random.Uint64(), Sources: t.Topology.SourceAddresses(v6), Stall: stall, Flows: flows,
-	})
-	t.mutex.Lock()
-	t.Loads = append(t.Loads, running)
-	t.mutex.Unlock()
-	return running
-}
-
-// Target is the address of the trial's first service.
-func (t *Trial) Target() string { return t.Fleet.Services[0].Target() }
-
-// CrashLB ends an LB as a power cut would.
-func (t *Trial) CrashLB(i int) { t.Crash(t.LBs[LBName(i)], "eth0", "eth1") }
-
-// Crash cuts a node off its links and kills its daemon; what it had in memory is gone.
-func (t *Trial) Crash(what *Daemon, links ...string) {
-	var errs []error
-	for _, link := range links {
-		errs = append(errs, t.Space(what.node).SetLink(link, false))
-	}
-	what.Kill()
-	what.down = true
-	_, err := removePins(t.NodeDir(what.node))
-	script.Check(errors.Join(append(errs, err)...))
-}
-
-// ReturnLB boots a crashed LB: it takes traffic when it is ready, not before.
-func (t *Trial) ReturnLB(i int) {
-	node := LBName(i)
-	script.Check(t.Space(node).SetLink("eth1", true))
-	t.LBs[node] = nil
-	t.routeToFarServers(node)
-	t.Apply()
-	script.Check(errors.Join(
-		t.Space(node).SetLink("eth0", true),
-		t.Space(node).Route(anywhere4, 0, netspace.NextHop{Gateway: prefix("10.20.%d.1/24", i).Addr(), Interface: "eth0"}),
-		t.Space(node).Route(anywhere6, 0, netspace.NextHop{Gateway: prefix("fd20:0:0:%x::1/64", i).Addr(), Interface: "eth0"})))
-}
-
-// Lose makes one end of a link lose frames on their way out; faults of zero make it whole again.
-func (t *Trial) Lose(node, name string, faults link.Faults) {
-	end := node + "/" + name
-	if t.lossy[end] == nil {
-		wire := script.Must(link.Load())
-		t.lossy[end] = wire
-		t.faults = append(t.faults, wire)
-		script.Check(t.Space(node).Do(func() error {
-			link, err := net.InterfaceByName(name)
-			if err != nil {
-				return err
-			}
-			return wire.AttachLoss(link.Index)
-		}))
-	}
-	script.Check(t.lossy[end].SetFaults(faults))
-}
-
-// finish ends the traffic and collects the outcome.
-func (t *Trial) finish() {
-	for _, running := range t.Loads {
-		running.Finish(t.Context)
-	}
-	t.collect()
-}
-
 // collect gathers what happened to the connections and what the nodes counted.
 func (t *Trial) collect() {
 	t.addEnded()
-	t.outcome.TCP, t.outcome.Losses = map[string]map[string]uint64{}, map[string]link.Losses{}
-	nodes := []string{ClientNode}
-	for i := range t.Topology.Servers {
-		nodes = append(nodes, ServerName(i+1))
+	t.outcome.TCP = map[string]map[string]uint64{}
+	for _, node := range append(names(ServerName, len(t.Network.Servers)), ClientNode) {
+		t.outcome.TCP[node] = netstat(t.Lab, node)
 	}
-	for _, node := range nodes {
-		t.outcome.TCP[node] = t.netstat(node)
-	}
-	for end, wire := range t.lossy {
-		losses, err := wire.Losses()
-		script.Checkf(err, "read losses of %s", end)
-		t.outcome.Losses[end] = losses
-	}
-	t.outcome.Counters = t.counters()
-	script.Check(t.deaths())
+	t.outcome.Losses = t.Network.losses()
+	t.outcome.Counters = t.Monitor.Counters()
+	script.Check(t.Lab.Deaths())
 }
 
 // addEnded adds what happened to the connections that have ended.
 func (t *Trial) addEnded() {
 	t.outcome.Tally = Tally{}
-	for _, running := range t.Loads {
+	for _, running := range t.Traffic.Loads() {
 		_, connections := running.State()
 		for _, connection := range connections {
 			t.outcome.Add(connection)
@@ -353,7 +196,7 @@ func (t *Trial) addEnded() {
 	}
 }
 
-// livedThroughout tells whether a completed connection began before the first event and ended after the last.
+// livedThroughout reports whether a completed connection began before the first event and ended after the last.
 func (t *Trial) livedThroughout(connection traffic.Connection) bool {
 	events := t.outcome.Events
 	if len(events) == 0 || connection.Class != traffic.Completed {
@@ -363,62 +206,72 @@ func (t *Trial) livedThroughout(connection traffic.Connection) bool {
 	return Round(connection.Started.Sub(t.started)) < events[0].At && Round(connection.Ended.Sub(t.started)) > last.At+last.Seconds
 }
 
-// counters asks every daemon for its packet counters; zeros are left out.
-func (t *Trial) counters() map[string]map[string]uint64 {
-	all := map[string]map[string]uint64{}
-	for _, node := range t.nodesWithDaemons() {
-		counters, err := t.Client(node).Counters(t.Context)
-		if err != nil {
-			continue // not started, or crashed on purpose
-		}
-		all[node] = map[string]uint64{}
-		for verdict, packets := range counters {
-			if packets != 0 {
-				all[node][verdict] = packets
-			}
-		}
-	}
-	return all
+// Event does one thing to the network and records when it happened and how long it took.
+func (t *Trial) Event(what string, do func()) {
+	begin := time.Now()
+	t.Lab.Progress("%s: %5.1f s: %s", t.Setup.Name, begin.Sub(t.started).Seconds(), what)
+	script.Checkf(script.Try(do), "%s", what)
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	t.outcome.Events = append(t.outcome.Events, Event{
+		What: what, At: Round(begin.Sub(t.started)), Seconds: Round(time.Since(begin)),
+	})
 }
 
-// Counted is how many packets all daemons have counted by a verdict.
-func (t *Trial) Counted(verdict string) (packets uint64) {
-	for _, counters := range t.counters() {
-		packets += counters[verdict]
-	}
-	return packets
+// Change is an event that edits the fleet and waits until everyone runs by it.
+func (t *Trial) Change(what string, edit func()) {
+	t.Event(what, func() {
+		edit()
+		t.Rollout.Apply()
+	})
 }
 
-// Drain ends new connections to a server in every service.
-func (t *Trial) Drain(i int) {
-	for _, one := range t.Fleet.Services {
-		one.Drain(i)
+// Sicken makes the health checks of a server fail, or succeed again, and waits until load balancers know.
+func (t *Trial) Sicken(i int, sick bool, lbs ...string) {
+	t.Servers.SetHealthy(i, !sick)
+	t.Monitor.AwaitHealth(i, sick, lbs...)
+}
+
+// Step is one event of a series, followed by as many connections before the next.
+type Step struct {
+	What string
+	Do   func()
+}
+
+// Series does events one after the other; between them clients open some connections.
+func (t *Trial) Series(running *Load, steps ...Step) {
+	const between = 40
+	for _, one := range steps {
+		t.Event(one.What, one.Do)
+		t.Traffic.Busy(running, between)
 	}
 }
 
-// Activate lets a drained server have new connections again, in every service.
-func (t *Trial) Activate(i int) {
-	for _, one := range t.Fleet.Services {
-		one.Activate(i)
+// AtTime is an event of a series whose times are part of the experiment.
+func (t *Trial) AtTime(when time.Time, what string, do func()) {
+	timer := time.NewTimer(time.Until(when))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		t.Event(what, do)
+		return
+	case <-t.Context.Done():
+		script.Check(context.Cause(t.Context))
 	}
 }
-
-// AddKey adds the cookie key of an epoch that nobody writes yet.
-func (t *Trial) AddKey(epoch uint32) { t.Fleet.Keys.Cookie[epoch] = fleet.RandomKey(t.Random) }
 
 // Snapshot is the state of the trial now.
 func (t *Trial) Snapshot(scenario string) Snapshot {
 	now := Snapshot{
 		Scenario: scenario, Trial: t.Setup.Name, Baseline: t.Setup.Baseline,
-		Elapsed: time.Since(t.started), ByServer: map[string]int{}, Counters: t.counters(),
+		Elapsed: time.Since(t.started), ByServer: map[string]int{}, Counters: t.Monitor.Counters(),
 	}
 	t.mutex.Lock()
-	loads := t.Loads
 	if events := t.outcome.Events; len(events) > 0 {
 		now.Event = events[len(events)-1].What
 	}
 	t.mutex.Unlock()
-	for _, running := range loads {
+	for _, running := range t.Traffic.Loads() {
 		progress, connections := running.State()
 		now.Tally.Attempted += progress.Attempted
 		now.Tally.Completed += progress.Completed

@@ -4,11 +4,11 @@ import (
 	"context"
 	"net/netip"
 	"os"
-	"path/filepath"
-	"slices"
 	"testing"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/lab/fleet"
+	"github.com/ballast-lb/ballast/internal/lab/host"
 	"github.com/ballast-lb/ballast/internal/lab/process"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/internal/lab/script"
@@ -32,9 +32,9 @@ func newNetwork(t *testing.T) *Trial {
 
 func withRoutes(t *testing.T, network *Trial) *Trial {
 	t.Helper()
-	for _, vip := range network.Topology.VIPs {
-		hop := netspace.NextHop{Gateway: network.Topology.ServerAddress(1, vip.Is6()), Interface: fabric}
-		if err := network.Space(RouterNode).Route(netip.PrefixFrom(vip, vip.BitLen()), 0, hop); err != nil {
+	for _, vip := range network.Network.VIPs {
+		hop := netspace.NextHop{Gateway: network.Network.ServerAddress(1, vip.Is6()), Interface: fabric}
+		if err := network.Lab.Space(RouterNode).Route(netip.PrefixFrom(vip, vip.BitLen()), 0, hop); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -47,13 +47,13 @@ func newNetworkOf(t *testing.T, topology Topology) *Trial {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root for network namespaces")
 	}
-	options := Options{Progress: t.Logf, Binary: "/proc/self/exe"}
+	options := host.Options{Progress: t.Logf, Binary: "/proc/self/exe"}
 	if err := options.Complete(); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
-	lab, err := New(options)
+	lab, err := host.New(ctx, options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func newNetworkOf(t *testing.T, topology Topology) *Trial {
 		if err := lab.Close(); err != nil {
 			t.Error(err)
 		}
-		if left := netspace.Names(spacePrefix + lab.id); len(left) > 0 {
+		if left := netspace.Names(host.SpacePrefix + lab.ID); len(left) > 0 {
 			t.Errorf("namespaces are left: %v", left)
 		}
 	})
@@ -69,12 +69,9 @@ func newNetworkOf(t *testing.T, topology Topology) *Trial {
 		topology.Servers = make([]ServerNode, 1)
 	}
 	topology.VIPs = []netip.Addr{netip.MustParseAddr(vipA), netip.MustParseAddr(vipB)}
-	lab.build(topology)
-	trial := &Trial{
-		Lab: lab, Context: ctx, started: time.Now(), lossy: map[string]*link.Wire{},
-		Setup: Setup{Name: "plain"}, Random: newRandom(1),
-	}
-	trial.startServers()
+	trial := Prepare(lab, Setup{Name: "plain", Topology: topology, Services: []*fleet.Service{fleet.NewService("plain", vipA)}})
+	trial.connect(buildNetwork(lab, topology))
+	trial.Servers.start()
 	return trial
 }
 
@@ -83,8 +80,8 @@ func TestNetworkCarriesEveryKindOfTraffic(t *testing.T) {
 	network := newNetwork(t)
 	for _, target := range []string{vipA + ":80", "[" + vipB + "]:80"} {
 		v6 := target[0] == '['
-		running := network.startLoad(traffic.Plan{
-			Seed: 1, Stall: Stall, Sources: network.Topology.SourceAddresses(v6),
+		running := network.Traffic.start(traffic.Plan{
+			Seed: 1, Stall: Stall, Sources: network.Network.SourceAddresses(v6),
 			Flows: []traffic.Flow{
 				{Name: "short", Target: target, Count: 200, Concurrent: 20, Requests: []traffic.Request{{Path: PathBlob, Bytes: 3000}}},
 				{Name: "slow", Target: target, Count: 5, Concurrent: 5, Requests: []traffic.Request{{Path: PathSlow(100000), Bytes: 150000}}},
@@ -92,7 +89,6 @@ func TestNetworkCarriesEveryKindOfTraffic(t *testing.T) {
 					{Path: PathUpload + "x", Bytes: 1 << 20, Upload: true}, {Path: PathName, Pause: 100 * time.Millisecond}}},
 			},
 		})
-		network.Loads = append(network.Loads, running)
 		running.Wait(network.Context)
 	}
 	network.collect()
@@ -107,35 +103,34 @@ func TestTheRouterAvoidsADeadPath(t *testing.T) {
 	defer fatal(t)
 	network := newNetworkOf(t, Topology{LBs: 2})
 	for i := 1; i <= 2; i++ {
-		lb := network.Space(LBName(i))
+		lb := network.Lab.Space(LBName(i))
 		for key, value := range routerSysctls {
 			if err := lb.Sysctl(key, value); err != nil {
 				t.Fatal(err)
 			}
 		}
-		for _, vip := range network.Topology.VIPs {
-			hop := netspace.NextHop{Gateway: network.Topology.ServerAddress(1, vip.Is6()), Interface: "eth1"}
+		for _, vip := range network.Network.VIPs {
+			hop := netspace.NextHop{Gateway: network.Network.ServerAddress(1, vip.Is6()), Interface: "eth1"}
 			if err := lb.Route(netip.PrefixFrom(vip, vip.BitLen()), 0, hop); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	for _, target := range []string{vipA + ":80", "[" + vipB + "]:80"} {
-		running := network.startLoad(traffic.Plan{
-			Seed: 1, Stall: Stall, Sources: network.Topology.SourceAddresses(target[0] == '['),
+		running := network.Traffic.start(traffic.Plan{
+			Seed: 1, Stall: Stall, Sources: network.Network.SourceAddresses(target[0] == '['),
 			Flows: []traffic.Flow{
 				{Name: "slow", Target: target, Count: 20, Concurrent: 20, PerSecond: 100, Repeat: true, Requests: []traffic.Request{{Path: PathSlow(128 << 10), Bytes: 256 << 10}}},
 				{Name: "short", Target: target, Concurrent: 200, PerSecond: 100, Requests: []traffic.Request{{Path: PathBlob, Bytes: 4000}}},
 			},
 		})
-		network.Loads = append(network.Loads, running)
 		for _, up := range []bool{false, true} {
-			network.Busy(running, 60)
-			if err := network.Space("lb1").SetLink("eth0", up); err != nil {
+			network.Traffic.Busy(running, 60)
+			if err := network.Lab.Space("lb1").SetLink("eth0", up); err != nil {
 				t.Fatal(err)
 			}
 		}
-		network.Busy(running, 60)
+		network.Traffic.Busy(running, 60)
 		running.Finish(network.Context)
 	}
 	network.collect()
@@ -147,13 +142,12 @@ func TestTheRouterAvoidsADeadPath(t *testing.T) {
 func TestLostHandshakesAreRepeated(t *testing.T) {
 	defer fatal(t)
 	network := newNetwork(t)
-	network.Lose(RouterNode, ClientNode, link.Faults{DropSYNACKsPerFlow: 1, DropPermille: 20})
-	running := network.startLoad(traffic.Plan{
-		Seed: 1, Stall: Stall, Sources: network.Topology.SourceAddresses(false),
+	network.Network.Lose(RouterNode, ClientNode, link.Faults{DropSYNACKsPerFlow: 1, DropPermille: 20})
+	running := network.Traffic.start(traffic.Plan{
+		Seed: 1, Stall: Stall, Sources: network.Network.SourceAddresses(false),
 		Flows: []traffic.Flow{{Name: "short", Target: vipA + ":80", Count: 30, Concurrent: 30,
 			Requests: []traffic.Request{{Path: PathBlob, Bytes: 30000}}}},
 	})
-	network.Loads = append(network.Loads, running)
 	running.Wait(network.Context)
 	network.collect()
 	losses := network.outcome.Losses[RouterNode+"/"+ClientNode]
@@ -166,8 +160,8 @@ func TestASlowLinkDelaysBothWays(t *testing.T) {
 	defer fatal(t)
 	const oneWay = 50 * time.Millisecond
 	network := withRoutes(t, newNetworkOf(t, Topology{ClientDelay: oneWay}))
-	running := network.startLoad(traffic.Plan{
-		Seed: 1, Stall: Stall, Sources: network.Topology.SourceAddresses(false),
+	running := network.Traffic.start(traffic.Plan{
+		Seed: 1, Stall: Stall, Sources: network.Network.SourceAddresses(false),
 		Flows: []traffic.Flow{{Name: "short", Target: vipA + ":80", Count: 10, Concurrent: 10, Requests: []traffic.Request{{Path: PathName}}}},
 	})
 	running.Wait(network.Context)
@@ -181,17 +175,16 @@ func TestASlowLinkDelaysBothWays(t *testing.T) {
 func TestBrokenConnectionsAreToldApart(t *testing.T) {
 	defer fatal(t)
 	network := newNetwork(t)
-	running := network.startLoad(traffic.Plan{
-		Seed: 1, Stall: 2 * time.Second, Sources: network.Topology.SourceAddresses(false),
+	running := network.Traffic.start(traffic.Plan{
+		Seed: 1, Stall: 2 * time.Second, Sources: network.Network.SourceAddresses(false),
 		Flows: []traffic.Flow{
 			{Name: "refused", Target: vipA + ":81", Count: 1, Requests: []traffic.Request{{Path: PathName}}},
 			{Name: "missing", Target: vipA + ":80", Count: 1, Requests: []traffic.Request{{Path: "/none"}}},
 			{Name: "frozen", Target: vipA + ":80", Count: 1, Requests: []traffic.Request{{Path: PathSlow(100000), Bytes: 10 << 20}}},
 		},
 	})
-	network.Loads = append(network.Loads, running)
-	network.Until(running, Stall, "the download runs", func(p traffic.Progress) bool { return p.Bytes > 150000 })
-	if err := network.Space("s1").SetLink("eth0", false); err != nil {
+	network.Traffic.Until(running, Stall, "the download runs", func(p traffic.Progress) bool { return p.Bytes > 150000 })
+	if err := network.Lab.Space("s1").SetLink("eth0", false); err != nil {
 		t.Fatal(err)
 	}
 	running.Wait(network.Context)
@@ -202,61 +195,6 @@ func TestBrokenConnectionsAreToldApart(t *testing.T) {
 		if network.outcome.BrokenBy[class] != 1 || network.outcome.BrokenFlows[flow] != 1 {
 			t.Errorf("%s is not %s: %+v", flow, class, network.outcome.Tally)
 		}
-	}
-}
-
-func TestNextLabRemovesWhatADeadOneLeft(t *testing.T) {
-	defer fatal(t)
-	network := newNetwork(t)
-	dead := &Lab{Options: network.Options, spaces: map[string]*netspace.Space{}}
-	if err := dead.claim(); err != nil {
-		t.Fatal(err)
-	}
-	dead.addSpace("s9", nil)
-	sleeper, err := dead.Start(Spawn{Node: "s9", Program: "sleep", Arguments: []string{"600"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	elsewhere, err := dead.Start(Spawn{Node: "s9", Program: "unshare", Arguments: []string{"--net", "--mount", "sleep", "600"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	// A name that was bound in a mount namespace which this one does not see into.
-	unseen := spacePrefix + dead.id + "-s10"
-	if err := os.WriteFile(filepath.Join(netspace.Dir, unseen), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	root, noLimits := findCgroups()
-	if noLimits == nil {
-		dead.limitCPU(root, sleeper, "s9", 0.1)
-	}
-	if err := dead.lock.Close(); err != nil { // as the death of its owner does
-		t.Fatal(err)
-	}
-	cleaned, err := Clean(false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	<-sleeper.Exited
-	<-elsewhere.Exited
-	at := slices.IndexFunc(cleaned.Removed, func(r Removed) bool { return r.Lab == dead.id })
-	if at < 0 || len(cleaned.Removed[at].Namespaces) != 2 || cleaned.Removed[at].Processes < 2 || cleaned.Removed[at].Kept {
-		t.Errorf("it says that it removed %+v", cleaned.Removed)
-	}
-	if !slices.Contains(cleaned.Running, network.id) {
-		t.Errorf("it says that these run: %v", cleaned.Running)
-	}
-	if left := netspace.Names(spacePrefix + dead.id); len(left) != 0 {
-		t.Errorf("namespaces are left: %v", left)
-	}
-	if _, err := os.Stat(filepath.Join(root.path, dead.cgroupName("s9"))); noLimits == nil && err == nil {
-		t.Error("its cgroup is left")
-	}
-	if _, err := os.Stat(filepath.Join(baseDir, dead.id)); err == nil {
-		t.Error("its directory is left")
-	}
-	if _, err := os.Stat(network.dir); err != nil {
-		t.Errorf("a living lab was removed: %v", err)
 	}
 }
 

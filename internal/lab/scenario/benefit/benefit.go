@@ -82,24 +82,24 @@ type measurement struct {
 
 func (m *measurement) start(redis, memory, scattered *fleet.Service) {
 	t := m.t
-	address := t.StartRedis(servers+1, backendCPUs)
-	m.redis = func() uint64 { return t.RedisCommands(servers+1, address) }
+	address := t.Foreign.StartRedis(servers+1, backendCPUs)
+	m.redis = func() uint64 { return t.Foreign.RedisCommands(servers+1, address) }
 	key := fleet.RandomKey(t.Random)
 	tickets := slices.Concat(key[:], key[:])
-	t.StartStateful(servers, serverCPUs,
+	t.Foreign.StartStateful(servers, serverCPUs,
 		stateful.Options{Address: redis.Target(), TLS: true, TicketKey: tickets, Redis: address.String()},
 		stateful.Options{Address: memory.Target(), TLS: true, Tickets: memory.Name},
 		stateful.Options{Address: scattered.Target(), TLS: true, TicketKey: tickets},
 		stateful.Options{Address: fmt.Sprintf("0.0.0.0:%d", plainPort)})
-	certificate := t.Certificate()
+	certificate := t.Foreign.Certificate()
 	m.systems = []system{
 		{name: "redis", target: redis.Target(), redis: true},
 		{name: "session", target: memory.Target(), session: true},
-		{name: "nginx", target: t.StartProxy("nginx", nginxPort, servers, plainPort, backendCPUs, certificate), proxy: "nginx"},
-		{name: "haproxy", target: t.StartProxy("haproxy", haproxyPort, servers, plainPort, backendCPUs, certificate), proxy: "haproxy"},
+		{name: "nginx", target: t.Foreign.StartProxy("nginx", nginxPort, servers, plainPort, backendCPUs, certificate), proxy: "nginx"},
+		{name: "haproxy", target: t.Foreign.StartProxy("haproxy", haproxyPort, servers, plainPort, backendCPUs, certificate), proxy: "haproxy"},
 	}
 	// Without either, states are lost: that is what all of them are for.
-	seen := t.Measured(stateful.Plan{Target: scattered.Target(), Clients: clientsAtOnce, For: span, Requests: requests, Bytes: small})
+	seen := t.Clients.Measured(stateful.Plan{Target: scattered.Target(), Clients: clientsAtOnce, For: span, Requests: requests, Bytes: small})
 	m.run.Result.Measure("scattered_forgotten", float64(seen.Forgotten))
 	m.run.Result.Expect(seen.Forgotten > 0, "states in memory are not lost without session: tls: the application proves nothing")
 }
@@ -155,9 +155,9 @@ func (m *measurement) compare(load string, one system, is, session medians) {
 // once measures one system, and expects that it was what it is called.
 func (m *measurement) once(one system, load string, plan stateful.Plan) {
 	plan.Target, plan.Clients, plan.For, plan.Requests = one.target, clientsAtOnce, m.run.Length(span), requests
-	commands, forwarded := m.redis(), m.t.Counted("forwarded_by_session")
-	seen := m.t.Measured(plan)
-	commands, forwarded = m.redis()-commands, m.t.Counted("forwarded_by_session")-forwarded
+	commands, forwarded := m.redis(), m.t.Monitor.Counted("forwarded_by_session")
+	seen := m.t.Clients.Measured(plan)
+	commands, forwarded = m.redis()-commands, m.t.Monitor.Counted("forwarded_by_session")-forwarded
 	name, result := one.name+", "+load, m.run.Result
 	m.run.Progress("%s: %d requests, %.0f/s, mean %.1f ms, p99 %.1f ms, %d resumed, %d commands of Redis, %d forwarded by session", name, seen.Requests, seen.PerSecond,
 		seen.MeanMS, seen.P99MS, seen.Resumed, commands, forwarded)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/lab/await"
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
@@ -143,40 +144,40 @@ func idleTraffic(t *world.Trial, rate float64) []traffic.Flow {
 
 // churn is the series of events. Their pace is that of the connections, not of a clock.
 func churn(run *scenario.Run, t *world.Trial) {
-	idle := t.Generate(idleTraffic(t, run.TrafficShare())...)
-	running := t.Generate(churnTraffic(t, run.TrafficShare())...)
+	idle := t.Traffic.Generate(idleTraffic(t, run.TrafficShare())...)
+	running := t.Traffic.Generate(churnTraffic(t, run.TrafficShare())...)
 	for _, one := range []struct {
 		after int // connections
 		what  string
 		do    func()
 	}{
-		{300, "add servers s7 and s8", func() { t.AddServer(7); t.AddServer(8); t.Apply() }},
-		{450, "drain servers s1 and s2", func() { t.Drain(1); t.Drain(2); t.Apply() }},
-		{600, "kill load balancer lb1", func() { t.CopyMounts(); t.CrashLB(1) }},
-		{850, "add the next key", func() { t.AddKey(2); t.Apply() }},
-		{950, "lb1 returns", func() { t.ReturnLB(1) }},
-		{1150, "use the next key", func() { t.Fleet.Keys.Current = 2; t.Apply() }},
+		{300, "add servers s7 and s8", func() { t.Pool.AddServer(7); t.Pool.AddServer(8); t.Rollout.Apply() }},
+		{450, "drain servers s1 and s2", func() { t.Pool.Drain(1); t.Pool.Drain(2); t.Rollout.Apply() }},
+		{600, "kill load balancer lb1", func() { t.Lab.CopyMounts(world.ClientNode); t.Failures.CrashLB(1) }},
+		{850, "add the next key", func() { t.Pool.AddKey(2); t.Rollout.Apply() }},
+		{950, "lb1 returns", func() { t.Failures.ReturnLB(1) }},
+		{1150, "use the next key", func() { t.Fleet.Keys.Current = 2; t.Rollout.Apply() }},
 		// Their connections live on: what is removed gets no new ones and keeps the old.
-		{1250, "remove servers s1 and s2", func() { t.RemoveServer(1); t.RemoveServer(2); t.Apply() }},
+		{1250, "remove servers s1 and s2", func() { t.Pool.RemoveServer(1); t.Pool.RemoveServer(2); t.Rollout.Apply() }},
 		// A connection that is silent keeps the cookie of the old key, so that an operator drops it last.
 		{1500, "wait for connections that were idle across the rotation", func() { idle.Wait(t.Context) }},
 		{1500, "wait until no client echoes the old key", func() { awaitRenewed(t, 1, run.Stretched(30*time.Second)) }},
-		{1600, "drop the old key", func() { delete(t.Fleet.Keys.Cookie, 1); t.Apply() }},
+		{1600, "drop the old key", func() { delete(t.Fleet.Keys.Cookie, 1); t.Rollout.Apply() }},
 	} {
-		t.Until(running, run.Stretched(30*time.Second), fmt.Sprintf("%d connections were attempted", one.after),
+		t.Traffic.Until(running, run.Stretched(30*time.Second), fmt.Sprintf("%d connections were attempted", one.after),
 			func(p traffic.Progress) bool { return p.Attempted >= one.after })
 		t.Event(one.what, one.do)
 	}
-	t.Until(running, run.Stretched(time.Minute), "enough was attempted", func(p traffic.Progress) bool { return p.Attempted >= churnConnectionsMin })
+	t.Traffic.Until(running, run.Stretched(time.Minute), "enough was attempted", func(p traffic.Progress) bool { return p.Attempted >= churnConnectionsMin })
 }
 
 // awaitRenewed waits until no living connection echoes the key of an epoch, as operators do before they drop it.
 func awaitRenewed(t *world.Trial, epoch uint32, within time.Duration) {
-	world.Await(t.Context, within, fmt.Sprintf("no client echoes the key of epoch %d", epoch), func() error {
-		for i := range t.Topology.Servers { // also those that were removed: they have connections to end
+	await.Until(t.Context, within, fmt.Sprintf("no client echoes the key of epoch %d", epoch), func() error {
+		for i := range t.Network.Servers { // also those that were removed: they have connections to end
 			node := world.ServerName(i + 1)
 			var status api.AgentStatus
-			if err := t.Client(node).Get(t.Context, api.PathStatus, &status); err != nil {
+			if err := t.Daemons.Client(node).Get(t.Context, api.PathStatus, &status); err != nil {
 				return err
 			}
 			if n := status.Echoes[epoch]; n > 0 {
@@ -202,7 +203,7 @@ func countWeightChanges(t *world.Trial, lb string) (stop func() map[string]int) 
 			case <-done:
 				return
 			}
-			now, err := t.Weights(lb)
+			now, err := t.Monitor.Weights(lb)
 			if err != nil {
 				continue // it is busy with a change
 			}

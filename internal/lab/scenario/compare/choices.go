@@ -96,22 +96,22 @@ func moveWork(t *world.Trial, begin time.Time, length, each time.Duration) {
 		next := visited%choicesServers + 1
 		t.AtTime(begin.Add(at), fmt.Sprintf("other work comes to %s", world.ServerName(next)), func() {
 			if visited != 0 {
-				t.Slow(visited, 1)
+				t.Servers.Slow(visited, 1)
 			}
-			t.Slow(next, choicesLeft)
+			t.Servers.Slow(next, choicesLeft)
 		})
 		visited = next
 	}
-	t.AtTime(begin.Add(length), "other work ends", func() { t.Slow(visited, 1) })
+	t.AtTime(begin.Add(length), "other work ends", func() { t.Servers.Slow(visited, 1) })
 }
 
 // passedOn is how many packets the servers have passed on to the next candidate.
 func passedOn(t *world.Trial) (packets uint64) {
 	var servers []string
-	for i := range t.Topology.Servers {
+	for i := range t.Network.Servers {
 		servers = append(servers, world.ServerName(i+1))
 	}
-	for verdict, count := range script.Must(t.Verdicts(servers...)) {
+	for verdict, count := range script.Must(t.Monitor.Verdicts(servers...)) {
 		if strings.HasPrefix(verdict, "passed_on_") {
 			packets += count
 		}

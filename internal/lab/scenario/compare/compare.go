@@ -122,9 +122,9 @@ func compare(run *scenario.Run, c comparison) {
 	total := c.repetitions * len(c.contenders)
 	run.Progress("%s: %d measurements of %v", c.setup.Name, total, c.length)
 	outcome := run.Uncounted(c.setup, func(t *world.Trial) {
-		run.Result.Work = t.Work
+		run.Result.Work = t.Servers.Work
 		if c.setup.Services[0].Affinity == model.AffinityQUIC {
-			t.AwaitHTTP3()
+			t.Servers.AwaitHTTP3()
 		}
 		for repetition := range c.repetitions {
 			for i := range c.contenders {
@@ -151,7 +151,7 @@ func compare(run *scenario.Run, c comparison) {
 func measure(t *world.Trial, c comparison, one contender, seed uint64) scenario.Cell {
 	use(t, one)
 	before := passedOn(t)
-	running := t.GeneratePatiently(patience, c.flows(t.Target(), seed, c.length)...)
+	running := t.Traffic.GeneratePatiently(patience, c.flows(t.Fleet.Target(), seed, c.length)...)
 	begin := time.Now()
 	if c.meanwhile != nil {
 		c.meanwhile(t, begin)
@@ -159,7 +159,7 @@ func measure(t *world.Trial, c comparison, one contender, seed uint64) scenario.
 	running.Wait(t.Context)
 	return scenario.Cell{
 		Policy: one.name(), PassedOn: passedOn(t) - before,
-		Completions: complete(running.Connections, len(t.Topology.Servers), begin.Add(c.warmup), begin.Add(c.length)),
+		Completions: complete(running.Connections, len(t.Network.Servers), begin.Add(c.warmup), begin.Add(c.length)),
 	}
 }
 
@@ -179,8 +179,8 @@ func use(t *world.Trial, one contender) {
 			service.Load.Source = model.LoadEstimate
 		}
 	}
-	t.LoseWeights(one.loss)
-	t.Apply()
+	t.Controllers.LoseWeights(one.loss)
+	t.Rollout.Apply()
 }
 
 // summarize reports, for every contender, its medians over the repetitions and how many times better it is than hash: the

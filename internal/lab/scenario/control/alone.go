@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/lab/await"
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
@@ -49,13 +50,13 @@ type aloneSpan struct {
 
 func (a *aloneTrial) run() {
 	c1, e1 := world.ControllerName(1), world.MemberName(1)
-	a.running = a.Generate(scenario.Shorts(a.Target(), 40))
-	a.Busy(a.running, aloneBusy)
-	a.outage(3, func() { a.Controllers[c1].Kill() }, func() {
-		a.StartController(c1)
-		a.AwaitController(c1)
+	a.running = a.Traffic.Generate(scenario.Shorts(a.Fleet.Target(), 40))
+	a.Traffic.Busy(a.running, aloneBusy)
+	a.outage(3, func() { a.Controllers.Running[c1].Kill() }, func() {
+		a.Controllers.Start(c1)
+		a.Controllers.Await(c1)
 	}, func() { restartAlone(a.Trial, 1) })
-	a.outage(2, func() { a.Members[e1].Kill() }, func() { a.StartMember(e1) }, func() {})
+	a.outage(2, func() { a.Controllers.Members[e1].Kill() }, func() { a.Controllers.StartMember(e1) }, func() {})
 	a.running.Finish(a.Context)
 	for _, connection := range a.running.Connections {
 		for _, s := range a.spans {
@@ -76,30 +77,30 @@ func (a *aloneTrial) outage(server int, lose, restore, meanwhile func()) {
 		a.awaitAlone(true, aloneMax)
 	})
 	a.Event("the application of "+name+" is killed", func() {
-		a.KillServer(server)
-		a.AwaitHealth(server, true, a.lbs...)
+		a.Servers.Kill(server)
+		a.Monitor.AwaitHealth(server, true, a.lbs...)
 	})
 	from := time.Now()
-	a.Busy(a.running, aloneBusy)
+	a.Traffic.Busy(a.running, aloneBusy)
 	a.Event("what may happen meanwhile", meanwhile)
 	a.awaitAlone(true, aloneMax)
 	a.expectJudgedHere(server)
-	a.Busy(a.running, aloneBusy)
+	a.Traffic.Busy(a.running, aloneBusy)
 	a.Event("somebody judges again", func() {
 		restore()
 		a.awaitAlone(false, agreedMax)
 	})
-	a.Busy(a.running, aloneBusy)
+	a.Traffic.Busy(a.running, aloneBusy)
 	a.spans = append(a.spans, aloneSpan{fmt.Sprintf("without %s", name), server, from, time.Now()})
 	before := a.running.Now().Attempted
 	a.Event("the application of "+name+" is started again", func() {
-		a.RestartServer(server)
-		a.AwaitHealth(server, false, a.lbs...)
-		a.Until(a.running, world.ResumeMax, "it gets connections", func(p traffic.Progress) bool { return p.Attempted > before+aloneBusy })
+		a.Servers.Restart(server)
+		a.Monitor.AwaitHealth(server, false, a.lbs...)
+		a.Traffic.Until(a.running, world.ResumeMax, "it gets connections", func(p traffic.Progress) bool { return p.Attempted > before+aloneBusy })
 	})
-	dispatched := script.Must(a.Dispatched(server))
-	a.Busy(a.running, aloneBusy)
-	for i, after := range script.Must(a.Dispatched(server)) {
+	dispatched := script.Must(a.Monitor.Dispatched(server))
+	a.Traffic.Busy(a.running, aloneBusy)
+	for i, after := range script.Must(a.Monitor.Dispatched(server)) {
 		a.result.Expect(after > dispatched[i], "%s gives %s nothing though it is back", a.lbs[i], name)
 	}
 }
@@ -107,9 +108,9 @@ func (a *aloneTrial) outage(server int, lose, restore, meanwhile func()) {
 // awaitAlone waits until all load balancers judge by themselves, or none does.
 func (a *aloneTrial) awaitAlone(alone bool, within time.Duration) {
 	for _, lb := range a.lbs {
-		world.AwaitPromised(a.Context, within, fmt.Sprintf("%s judges alone: %t", lb, alone), func() error {
+		await.Promised(a.Context, within, fmt.Sprintf("%s judges alone: %t", lb, alone), func() error {
 			var status api.LBStatus
-			if err := a.Client(lb).Get(a.Context, api.PathStatus, &status); err != nil {
+			if err := a.Daemons.Client(lb).Get(a.Context, api.PathStatus, &status); err != nil {
 				return err
 			}
 			if status.JudgesAlone != alone {
@@ -123,10 +124,10 @@ func (a *aloneTrial) awaitAlone(alone bool, within time.Duration) {
 // expectJudgedHere: whoever asks a load balancer is told who has judged, and why.
 func (a *aloneTrial) expectJudgedHere(server int) {
 	for _, lb := range a.lbs {
-		world.AwaitPromised(a.Context, world.ResumeMax, lb+" says that its own checks fail", func() error {
-			state, detail, err := a.HealthOf(lb, server)
-			if err == nil && (state != "unhealthy" || !strings.HasPrefix(detail, "by this load balancer's own checks: ")) {
-				err = fmt.Errorf("server %d is %s: %s", server, state, detail)
+		await.Promised(a.Context, world.ResumeMax, lb+" says that its own checks fail", func() error {
+			of, err := a.Monitor.Server(lb, server)
+			if err == nil && (of.Health != "unhealthy" || !strings.HasPrefix(of.HealthDetail, "by this load balancer's own checks: ")) {
+				err = fmt.Errorf("server %d is %s: %s", server, of.Health, of.HealthDetail)
 			}
 			return err
 		})

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/lab/await"
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
 	"github.com/ballast-lb/ballast/internal/lab/pace"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
@@ -42,25 +43,25 @@ func runControllerLoss(run *scenario.Run) {
 
 // loseControl is the series of events.
 func loseControl(t *world.Trial, result *scenario.Result, cut time.Duration) {
-	running := t.Generate(scenario.ShortLived(t.Target(), 30), scenario.Downloads(t.Target(), 20), scenario.Browsers(t.Target(), 20), scenario.Shorts(t.Target(), 40))
-	t.Busy(running, 100)
-	t.AwaitWeights(world.ResumeMax, world.LBName(1), world.LBName(2))
+	running := t.Traffic.Generate(scenario.ShortLived(t.Fleet.Target(), 30), scenario.Downloads(t.Fleet.Target(), 20), scenario.Browsers(t.Fleet.Target(), 20), scenario.Shorts(t.Fleet.Target(), 40))
+	t.Traffic.Busy(running, 100)
+	t.Monitor.AwaitWeights(world.ResumeMax, world.LBName(1), world.LBName(2))
 	awaitLimits(t)
 	t.Series(running,
 		world.Step{What: "server s1 becomes unhealthy", Do: func() { t.Sicken(1, true, world.LBName(1), world.LBName(2)) }},
 		world.Step{What: "server s1 recovers", Do: func() { t.Sicken(1, false, world.LBName(1), world.LBName(2)) }},
-		world.Step{What: "kill controller c1, add server s6", Do: func() { replaceController(t, result, 1, func() { t.AddServer(6) }) }},
-		world.Step{What: "kill controller c2, drain server s1", Do: func() { replaceController(t, result, 2, func() { t.Drain(1) }) }},
-		world.Step{What: "kill controller c3, remove server s1", Do: func() { replaceController(t, result, 3, func() { t.RemoveServer(1) }) }},
+		world.Step{What: "kill controller c1, add server s6", Do: func() { replaceController(t, result, 1, func() { t.Pool.AddServer(6) }) }},
+		world.Step{What: "kill controller c2, drain server s1", Do: func() { replaceController(t, result, 2, func() { t.Pool.Drain(1) }) }},
+		world.Step{What: "kill controller c3, remove server s1", Do: func() { replaceController(t, result, 3, func() { t.Pool.RemoveServer(1) }) }},
 		world.Step{What: "kill etcd member e1, add server s7", Do: func() {
-			t.Members[world.MemberName(1)].Kill()
-			t.AddServer(7)
-			t.Apply()
-			t.StartMember(world.MemberName(1))
+			t.Controllers.Members[world.MemberName(1)].Kill()
+			t.Pool.AddServer(7)
+			t.Rollout.Apply()
+			t.Controllers.StartMember(world.MemberName(1))
 		}},
 		world.Step{What: fmt.Sprintf("lb2 is without controllers for %v, servers s2 to s4 and s8 change", cut), Do: func() { changeWithout(t, result, 2, cut) }},
 		world.Step{What: "kill all controllers", Do: func() {
-			for _, controller := range t.Controllers {
+			for _, controller := range t.Controllers.Running {
 				controller.Kill()
 			}
 		}},
@@ -69,16 +70,16 @@ func loseControl(t *world.Trial, result *scenario.Result, cut time.Duration) {
 		world.Step{What: "server s5 becomes unhealthy", Do: func() { t.Sicken(5, true, world.LBName(1), world.LBName(2)) }},
 		world.Step{What: "server s5 recovers", Do: func() { t.Sicken(5, false, world.LBName(1), world.LBName(2)) }},
 		world.Step{What: "the fleet is what it should be everywhere", Do: func() {
-			script.Check(errors.Join(t.Differs(world.LBName(1)), t.Differs(world.LBName(2))))
+			script.Check(errors.Join(t.Rollout.Differs(world.LBName(1)), t.Rollout.Differs(world.LBName(2))))
 		}},
 		world.Step{What: "no agent has dropped a load balancer's tunnel", Do: func() { expectNoStrangers(t, result) }})
 }
 
 // awaitLimits waits until agents drop tunnels of others than the load balancers that controllers tell.
 func awaitLimits(t *world.Trial) {
-	for node := range t.Agents {
-		world.Await(t.Context, world.DaemonDeadline, node+" takes tunnels of both load balancers alone", func() error {
-			status, err := t.AgentStatus(node)
+	for node := range t.Daemons.Agents {
+		await.Until(t.Context, await.Deadline, node+" takes tunnels of both load balancers alone", func() error {
+			status, err := t.Monitor.AgentStatus(node)
 			if err == nil && !status.Tunnels.Limited {
 				err = errors.New(status.Tunnels.Open)
 			}
@@ -89,10 +90,10 @@ func awaitLimits(t *world.Trial) {
 
 // expectNoStrangers sees that agents go on dropping strangers' tunnels, and have dropped none.
 func expectNoStrangers(t *world.Trial, result *scenario.Result) {
-	for node := range t.Agents {
-		status := script.Must(t.AgentStatus(node))
+	for node := range t.Daemons.Agents {
+		status := script.Must(t.Monitor.AgentStatus(node))
 		result.Expect(status.Tunnels.Limited, "%s takes tunnels of anybody: %s", node, status.Tunnels.Open)
-		counters := script.Must(t.Client(node).Counters(t.Context))
+		counters := script.Must(t.Daemons.Client(node).Counters(t.Context))
 		dropped := counters["dropped_foreign_source"]
 		result.Expect(dropped == 0, "%s has dropped %d packets in tunnels, the last from %s", node, dropped, status.Tunnels.Last)
 	}
@@ -102,37 +103,37 @@ func expectNoStrangers(t *world.Trial, result *scenario.Result) {
 // still at the load balancers.
 func replaceController(t *world.Trial, result *scenario.Result, i int, edit func()) {
 	node := world.ControllerName(i)
-	t.Controllers[node].Kill()
+	t.Controllers.Running[node].Kill()
 	took := longestStandstill(t, world.LBName(1))
-	t.Progress("%s: weights stood still for %v after the death of %s", t.Setup.Name, took.Round(time.Millisecond), node)
+	t.Lab.Progress("%s: weights stood still for %v after the death of %s", t.Setup.Name, took.Round(time.Millisecond), node)
 	result.Measure("take_over_seconds_max", max(result.Measurements["take_over_seconds_max"], world.Round(took)))
 	result.Expect(took <= takeOverMax, "weights stood still for %v after the death of %s", took, node)
 	edit()
-	t.Apply()
-	t.StartController(node)
-	t.AwaitController(node)
+	t.Rollout.Apply()
+	t.Controllers.Start(node)
+	t.Controllers.Await(node)
 }
 
 // changeWithout cuts a load balancer off the controllers, changes the fleet, and sees what it knows when that is over.
 func changeWithout(t *world.Trial, result *scenario.Result, i int, cut time.Duration) {
 	node := world.LBName(i)
-	t.Partition(node, true)
-	t.LBs[node].Cut = true
+	t.Network.Partition(node, true)
+	t.Daemons.LBs[node].Cut = true
 	begin := time.Now()
-	t.AddServer(8)
-	t.RemoveServer(2)
-	t.Drain(3)
-	t.Apply()
+	t.Pool.AddServer(8)
+	t.Pool.RemoveServer(2)
+	t.Pool.Drain(3)
+	t.Rollout.Apply()
 	t.Sicken(4, true, world.LBName(1))
 	t.AtTime(begin.Add(cut), "the way to the controllers is back", func() {
-		result.Expect(t.Differs(node) != nil, "%s knew of changes while it was cut off", node)
-		t.LBs[node].Cut = false
-		t.Partition(node, false)
+		result.Expect(t.Rollout.Differs(node) != nil, "%s knew of changes while it was cut off", node)
+		t.Daemons.LBs[node].Cut = false
+		t.Network.Partition(node, false)
 	})
 	resumes(result, "partition", func() {
-		t.AwaitFleet(node)
-		t.AwaitHealth(4, true, node)
-		t.AwaitWeights(world.ResumeMax, node)
+		t.Rollout.AwaitFleet(node)
+		t.Monitor.AwaitHealth(4, true, node)
+		t.Monitor.AwaitWeights(world.ResumeMax, node)
 		t.Sicken(4, false, world.LBName(1), node)
 	})
 }
@@ -140,23 +141,23 @@ func changeWithout(t *world.Trial, result *scenario.Result, i int, cut time.Dura
 // restartAlone kills a load balancer's daemon and starts it again while there is no controller: it goes on with its last state.
 func restartAlone(t *world.Trial, i int) {
 	node := world.LBName(i)
-	t.LBs[node].Kill()
-	t.LBs[node] = t.StartDaemon("lb", node)
-	t.AwaitFleet(node)
+	t.Daemons.LBs[node].Kill()
+	t.Daemons.LBs[node] = t.Daemons.Start("lb", node)
+	t.Rollout.AwaitFleet(node)
 }
 
 // returnControl starts the controllers that were killed.
 func returnControl(t *world.Trial, result *scenario.Result) {
-	for node := range maps.Clone(t.Controllers) {
-		t.StartController(node)
+	for node := range maps.Clone(t.Controllers.Running) {
+		t.Controllers.Start(node)
 	}
 	resumes(result, "all_controllers", func() {
-		for node := range t.Controllers {
-			t.AwaitController(node)
+		for node := range t.Controllers.Running {
+			t.Controllers.Await(node)
 		}
-		t.RemoveServer(3)
-		t.Apply()
-		t.AwaitWeights(world.ResumeMax, world.LBName(1), world.LBName(2))
+		t.Pool.RemoveServer(3)
+		t.Rollout.Apply()
+		t.Monitor.AwaitWeights(world.ResumeMax, world.LBName(1), world.LBName(2))
 	})
 }
 
@@ -175,12 +176,12 @@ const standstillChanges = 8
 // longestStandstill watches the weights of a load balancer until they have changed a few times, and tells the longest time that
 // they did not, in machine time.
 func longestStandstill(t *world.Trial, lb string) (longest time.Duration) {
-	before := script.Must(t.Weights(lb))
+	before := script.Must(t.Monitor.Weights(lb))
 	last := time.Now()
 	for range standstillChanges {
-		t.AwaitNewWeights(lb, before, world.ResumeMax)
+		t.Monitor.AwaitNewWeights(lb, before, world.ResumeMax)
 		longest, last = max(longest, pace.Since(last)), time.Now()
-		before = script.Must(t.Weights(lb))
+		before = script.Must(t.Monitor.Weights(lb))
 	}
 	return longest
 }

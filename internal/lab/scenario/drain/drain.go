@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/lab/await"
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
 	"github.com/ballast-lb/ballast/internal/lab/pace"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
@@ -70,12 +71,12 @@ func (d *drainTrial) run() {
 	var flows []traffic.Flow
 	for _, seconds := range []int64{6, 7, 8, 9} {
 		flows = append(flows, traffic.Flow{
-			Name: fmt.Sprintf("ending after %d s", seconds), Target: d.Target(), Count: 12, Concurrent: 12, PerSecond: 50,
+			Name: fmt.Sprintf("ending after %d s", seconds), Target: d.Fleet.Target(), Count: 12, Concurrent: 12, PerSecond: 50,
 			Requests: []traffic.Request{{Path: world.PathSlow(slow), Bytes: seconds * slow}},
 		})
 	}
-	d.ending = d.Generate(flows...)
-	d.Until(d.ending, 30*time.Second, "all downloads have a server", func(p traffic.Progress) bool { return p.Attempted == 48 && served(p) == p.Open })
+	d.ending = d.Traffic.Generate(flows...)
+	d.Traffic.Until(d.ending, 30*time.Second, "all downloads have a server", func(p traffic.Progress) bool { return p.Attempted == 48 && served(p) == p.Open })
 	for _, one := range []world.Step{
 		{What: "remove s4, which has connections", Do: d.remove4},
 		{What: "drain s1 and wait", Do: d.drain1},
@@ -85,7 +86,7 @@ func (d *drainTrial) run() {
 	} {
 		d.Event(one.What, one.Do)
 	}
-	for _, running := range d.Loads {
+	for _, running := range d.Traffic.Loads() {
 		running.Finish(d.Context)
 	}
 }
@@ -93,8 +94,8 @@ func (d *drainTrial) run() {
 // awaitCounted waits until agents have joined both load balancers: some came before these, and try again after a while.
 func (d *drainTrial) awaitCounted() {
 	for _, lb := range d.lbs {
-		world.Await(d.Context, world.DaemonDeadline, lb+" hears of all agents", func() error {
-			servers, err := d.Servers(lb)
+		await.Until(d.Context, await.Deadline, lb+" hears of all agents", func() error {
+			servers, err := d.Monitor.Servers(lb)
 			for _, status := range servers {
 				if !status.ConnectionsExact {
 					err = errors.New("not of that on " + status.Server.Name)
@@ -115,7 +116,7 @@ func served(p traffic.Progress) (count int) {
 
 func (d *drainTrial) everywhere(arguments ...string) {
 	for _, lb := range d.lbs {
-		script.Must(d.Tell(lb, arguments...))
+		script.Must(d.Operator.On(lb, arguments...))
 	}
 }
 
@@ -132,7 +133,7 @@ func (d *drainTrial) tryID4() error {
 		if !d.accepted[lb].IsZero() {
 			continue
 		}
-		_, err := d.Client(lb).Fleet().AddServer(d.Context, &ballastv1.AddServerRequest{Service: "web", Server: &ballastv1.Server{
+		_, err := d.Daemons.Client(lb).Fleet().AddServer(d.Context, &ballastv1.AddServerRequest{Service: "web", Server: &ballastv1.Server{
 			Name: "other", Address: "10.30.9.9", Id: 4, Weight: &weight,
 		}})
 		if err == nil {
@@ -140,7 +141,7 @@ func (d *drainTrial) tryID4() error {
 			continue
 		}
 		if !strings.Contains(err.Error(), "id 4 is that of s4") {
-			return world.StopWaiting(fmt.Errorf("%s refuses the id of a removed server for another reason: %w", lb, err))
+			return await.Stop(fmt.Errorf("%s refuses the id of a removed server for another reason: %w", lb, err))
 		}
 		refusals = append(refusals, err)
 	}
@@ -149,7 +150,7 @@ func (d *drainTrial) tryID4() error {
 
 // reuse4: a load balancer keeps the id as long as it sees packets for it, then some time more; each connection passes one of them.
 func (d *drainTrial) reuse4() {
-	world.AwaitPromised(d.Context, time.Minute, "both load balancers give the id of s4 to another server", d.tryID4)
+	await.Promised(d.Context, time.Minute, "both load balancers give the id of s4 to another server", d.tryID4)
 	d.ending.Finish(d.Context)
 	last := d.removed
 	for _, connection := range d.ending.Connections {
@@ -171,8 +172,8 @@ var remaining = regexp.MustCompile(`(?m)^(about )?(\d+) connections remain$`)
 // drain1 drains s1 on both load balancers and waits on one of them: the agent counts, for all of them.
 func (d *drainTrial) drain1() {
 	var open uint64
-	world.AwaitPromised(d.Context, world.DaemonDeadline, "the count of connections is that of the clients", func() error {
-		status, err := d.statusOf(d.lbs[0], "s1")
+	await.Promised(d.Context, await.Deadline, "the count of connections is that of the clients", func() error {
+		status, err := d.Monitor.Server(d.lbs[0], 1)
 		if err != nil {
 			return err
 		}
@@ -184,22 +185,22 @@ func (d *drainTrial) drain1() {
 	})
 	d.result.Measure("connections_counted", float64(open))
 	d.result.Expect(open > 0, "s1 had no connection any more when it was counted")
-	script.Must(d.Tell(d.lbs[1], "server", "drain", "web", "s1"))
-	waiting := script.Must(d.Typed(d.lbs[0], "server", "drain", "web", "s1", "--wait"))
-	world.Await(d.Context, world.DaemonDeadline, "s1 is draining on "+d.lbs[0], func() error {
-		status, err := d.statusOf(d.lbs[0], "s1")
+	script.Must(d.Operator.On(d.lbs[1], "server", "drain", "web", "s1"))
+	waiting := script.Must(d.Operator.Begin(d.lbs[0], "server", "drain", "web", "s1", "--wait"))
+	await.Until(d.Context, await.Deadline, "s1 is draining on "+d.lbs[0], func() error {
+		status, err := d.Monitor.Server(d.lbs[0], 1)
 		if err == nil && status.Server.State != "draining" {
 			err = errors.New("it is " + status.Server.State)
 		}
 		return err
 	})
 	drained := time.Now()
-	d.shorts = d.Generate(scenario.Shorts(d.Target(), 40))
+	d.shorts = d.Traffic.Generate(scenario.Shorts(d.Fleet.Target(), 40))
 	if err := d.tryID4(); err == nil {
 		d.result.Fail("the id of s4 was given to another server while s4 had connections")
 	}
 	script.Check(waiting.Wait(d.Context, time.Minute, true))
-	d.judgeOutput(waiting.Said.String())
+	d.judgeOutput(waiting.Output.String())
 	d.ending.Wait(d.Context)
 	last := time.Time{}
 	for _, connection := range d.ending.Connections {
@@ -210,7 +211,7 @@ func (d *drainTrial) drain1() {
 	late := waiting.Ended.Sub(last)
 	d.result.Measure("seconds_of_waiting_after_the_last", world.Round(late))
 	d.result.Expect(pace.Between(waiting.Ended, last) < drainEarly && pace.Between(last, waiting.Ended) < drainSlack, "the wait ended %v after the last connection of s1", late)
-	d.Busy(d.shorts, 40)
+	d.Traffic.Busy(d.shorts, 40)
 	_, connections := d.shorts.State()
 	for _, connection := range connections {
 		if connection.Server == "s1" && connection.Started.After(drained) {
@@ -235,28 +236,14 @@ func (d *drainTrial) judgeOutput(said string) {
 		"the command said %q", said)
 }
 
-// statusOf is what a load balancer knows of a server.
-func (d *drainTrial) statusOf(lb, server string) (*ballastv1.ServerStatus, error) {
-	servers, err := d.Servers(lb)
-	if err != nil {
-		return nil, err
-	}
-	for _, status := range servers {
-		if status.Server.Name == server {
-			return status, nil
-		}
-	}
-	return nil, fmt.Errorf("%s has no server %s", lb, server)
-}
-
 // drain2: connections that outlast the deadline are cut then, not before.
 func (d *drainTrial) drain2() {
-	d.holding = d.Generate(scenario.Downloads(d.Target(), drainHolders))
-	d.Until(d.holding, 30*time.Second, "all lasting downloads have a server", func(p traffic.Progress) bool { return served(p) == drainHolders })
+	d.holding = d.Traffic.Generate(scenario.Downloads(d.Fleet.Target(), drainHolders))
+	d.Traffic.Until(d.holding, 30*time.Second, "all lasting downloads have a server", func(p traffic.Progress) bool { return served(p) == drainHolders })
 	held := d.holding.Now().OpenByServer["s2"]
 	begin := time.Now()
-	script.Must(d.Tell(d.lbs[1], "server", "drain", "web", "s2", "--deadline", drainDeadline.String()))
-	waiting := script.Must(d.Typed(d.lbs[0], "server", "drain", "web", "s2", "--deadline", drainDeadline.String(), "--wait", "--json"))
+	script.Must(d.Operator.On(d.lbs[1], "server", "drain", "web", "s2", "--deadline", drainDeadline.String()))
+	waiting := script.Must(d.Operator.Begin(d.lbs[0], "server", "drain", "web", "s2", "--deadline", drainDeadline.String(), "--wait", "--json"))
 	script.Check(waiting.Wait(d.Context, time.Minute, true))
 	var said struct {
 		Connections int     `json:"connections"`
@@ -264,13 +251,13 @@ func (d *drainTrial) drain2() {
 		Cut         bool    `json:"deadline_passed"`
 		Seconds     float64 `json:"seconds"`
 	}
-	if err := json.Unmarshal([]byte(waiting.Said.String()), &said); err != nil {
-		script.Check(fmt.Errorf("read what drain --wait says: %w: %q", err, waiting.Said.String()))
+	if err := json.Unmarshal([]byte(waiting.Output.String()), &said); err != nil {
+		script.Check(fmt.Errorf("read what drain --wait says: %w: %q", err, waiting.Output.String()))
 	}
 	saidAt := waiting.Began.Add(time.Duration(said.Seconds * float64(time.Second)))
 	d.result.Expect(said.Cut && said.Exact && said.Connections > 0 && said.Connections <= held && said.Seconds >= drainDeadline.Seconds() && pace.Between(waiting.Began, saidAt) <= drainDeadline+drainSlack,
-		"of %d connections of s2 and a deadline of %v the command said %q", held, drainDeadline, waiting.Said.String())
-	d.Until(d.holding, world.Stall, "no lasting download of s2 is open", func(p traffic.Progress) bool { return p.OpenByServer["s2"] == 0 })
+		"of %d connections of s2 and a deadline of %v the command said %q", held, drainDeadline, waiting.Output.String())
+	d.Traffic.Until(d.holding, world.Stall, "no lasting download of s2 is open", func(p traffic.Progress) bool { return p.OpenByServer["s2"] == 0 })
 	d.judgeCut(held, begin, waiting.Began)
 	d.everywhere("server", "remove", "web", "s2")
 }
@@ -298,23 +285,23 @@ func (d *drainTrial) judgeCut(held int, begin, last time.Time) {
 // drain3: a wait that ends in vain says what remains; undrained, the server gets new connections again.
 func (d *drainTrial) drain3() {
 	lb := d.lbs[0]
-	script.Must(d.Tell(d.lbs[1], "server", "drain", "web", "s3"))
-	hopeless := script.Must(d.Typed(lb, "server", "drain", "web", "s3", "--wait", "--timeout", "1s"))
-	script.Check(hopeless.Wait(d.Context, world.DaemonDeadline, false))
+	script.Must(d.Operator.On(d.lbs[1], "server", "drain", "web", "s3"))
+	hopeless := script.Must(d.Operator.Begin(lb, "server", "drain", "web", "s3", "--wait", "--timeout", "1s"))
+	script.Check(hopeless.Wait(d.Context, await.Deadline, false))
 	want := fmt.Sprintf("no longer waiting, %d connections remain", d.holding.Now().OpenByServer["s3"])
-	d.result.Expect(strings.Contains(hopeless.Complained.String(), want), "a wait in vain said %q, not %q", hopeless.Complained.String(), want)
-	disturbed := script.Must(d.Typed(lb, "server", "drain", "web", "s3", "--wait"))
-	before := script.Must(d.Dispatched(3))
-	d.Busy(d.shorts, 40)
-	if after, err := d.Dispatched(3); err != nil || after[0] != before[0] {
+	d.result.Expect(strings.Contains(hopeless.Errors.String(), want), "a wait in vain said %q, not %q", hopeless.Errors.String(), want)
+	disturbed := script.Must(d.Operator.Begin(lb, "server", "drain", "web", "s3", "--wait"))
+	before := script.Must(d.Monitor.Dispatched(3))
+	d.Traffic.Busy(d.shorts, 40)
+	if after, err := d.Monitor.Dispatched(3); err != nil || after[0] != before[0] {
 		d.result.Fail("%s gave s3 %d new connections while it was draining (%v)", lb, after[0]-before[0], err)
 	}
 	script.Check(disturbed.Died())
 	d.everywhere("server", "undrain", "web", "s3")
-	script.Check(disturbed.Wait(d.Context, world.DaemonDeadline, false))
-	d.result.Expect(strings.Contains(disturbed.Complained.String(), "s3 of web is active again"), "a wait for an undrained server said %q", disturbed.Complained.String())
-	world.AwaitPromised(d.Context, 30*time.Second, "s3 gets new connections again", func() error {
-		after, err := d.Dispatched(3)
+	script.Check(disturbed.Wait(d.Context, await.Deadline, false))
+	d.result.Expect(strings.Contains(disturbed.Errors.String(), "s3 of web is active again"), "a wait for an undrained server said %q", disturbed.Errors.String())
+	await.Promised(d.Context, 30*time.Second, "s3 gets new connections again", func() error {
+		after, err := d.Monitor.Dispatched(3)
 		if err == nil && after[0] == before[0] {
 			err = errors.New("none yet")
 		}

@@ -58,7 +58,7 @@ func runElastic(run *scenario.Run) {
 	var ended []traffic.Connection
 	var began time.Time
 	outcome := run.Uncounted(what, func(t *world.Trial) {
-		running := t.Generate(elasticTraffic(compared, run.Seed, length, compression)...)
+		running := t.Traffic.Generate(elasticTraffic(compared, run.Seed, length, compression)...)
 		began = time.Now()
 		elasticEvents(t, began, length)
 		running.Wait(t.Context)
@@ -91,12 +91,12 @@ func elasticEvents(t *world.Trial, begin time.Time, length time.Duration) {
 	for i := range elasticAdded {
 		added := elasticServers + 1 + i
 		at := half * time.Duration(i+1) / (elasticAdded + 1)
-		t.AtTime(begin.Add(at), fmt.Sprintf("add server s%d", added), func() { t.AddServer(added); t.Apply() })
+		t.AtTime(begin.Add(at), fmt.Sprintf("add server s%d", added), func() { t.Pool.AddServer(added); t.Rollout.Apply() })
 	}
 	for i := range elasticDrained {
 		drained := 1 + i
 		at := half + half*time.Duration(i+1)/(elasticDrained+1)
-		t.AtTime(begin.Add(at), fmt.Sprintf("drain server s%d", drained), func() { t.Drain(drained); t.Apply() })
+		t.AtTime(begin.Add(at), fmt.Sprintf("drain server s%d", drained), func() { t.Pool.Drain(drained); t.Rollout.Apply() })
 	}
 }
 

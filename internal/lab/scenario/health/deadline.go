@@ -22,9 +22,9 @@ func chatters(target string, count int) traffic.Flow {
 
 // losePower takes a server off the network without a word.
 func losePower(t *world.Trial, result *scenario.Result) {
-	running := t.Generate(chatters(t.Target(), healthChatters))
+	running := t.Traffic.Generate(chatters(t.Fleet.Target(), healthChatters))
 	dead := world.ServerName(4)
-	t.Until(running, 30*time.Second, "all connections have a server", func(p traffic.Progress) bool {
+	t.Traffic.Until(running, 30*time.Second, "all connections have a server", func(p traffic.Progress) bool {
 		known := 0
 		for _, open := range p.OpenByServer {
 			known += open
@@ -32,12 +32,12 @@ func losePower(t *world.Trial, result *scenario.Result) {
 		return known == healthChatters && p.OpenByServer[dead] > 0
 	})
 	begin := time.Now()
-	t.Event(dead+" loses power", func() { script.Check(t.Space(dead).SetLink("eth0", false)) })
-	later := t.Generate(scenario.Shorts(t.Target(), 40))
+	t.Event(dead+" loses power", func() { script.Check(t.Lab.Space(dead).SetLink("eth0", false)) })
+	later := t.Traffic.Generate(scenario.Shorts(t.Fleet.Target(), 40))
 	t.Event("its clients are told", func() {
-		t.UntilEmpty(world.Stall, 4)
+		t.Traffic.UntilEmpty(world.Stall, 4)
 	})
-	t.Busy(later, 40)
+	t.Traffic.Busy(later, 40)
 	for _, load := range []*world.Load{running, later} {
 		load.Finish(t.Context)
 	}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/lab/await"
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
 	"github.com/ballast-lb/ballast/internal/lab/pace"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
@@ -80,9 +81,9 @@ type span struct {
 }
 
 func (h *healthTrial) run() {
-	h.running = h.Generate(scenario.Downloads(h.Target(), healthDownloads), scenario.Shorts(h.Target(), 40))
-	h.Until(h.running, 30*time.Second, "all downloads are open", func(p traffic.Progress) bool { return p.OpenByFlow["download"] == healthDownloads })
-	h.Busy(h.running, 100)
+	h.running = h.Traffic.Generate(scenario.Downloads(h.Fleet.Target(), healthDownloads), scenario.Shorts(h.Fleet.Target(), 40))
+	h.Traffic.Until(h.running, 30*time.Second, "all downloads are open", func(p traffic.Progress) bool { return p.OpenByFlow["download"] == healthDownloads })
+	h.Traffic.Busy(h.running, 100)
 	for _, one := range []world.Step{
 		{What: "s1 fails its checks and goes on serving", Do: h.failOne},
 		{What: "s1 answers checks again", Do: h.recoverOne},
@@ -103,7 +104,7 @@ func (h *healthTrial) run() {
 
 // timed waits until load balancers were told of a server's health, and measures how long that took since a time.
 func (h *healthTrial) timed(name string, since time.Time, i int, sick bool, most time.Duration, lbs ...string) {
-	h.AwaitHealth(i, sick, lbs...)
+	h.Monitor.AwaitHealth(i, sick, lbs...)
 	took := pace.Since(since)
 	h.result.Measure(name, world.Round(took))
 	h.result.Expect(took <= most+checkLate, "%s: %v, not %v at most", name, took, most)
@@ -122,9 +123,9 @@ func (h *healthTrial) since(begin time.Time, checks int) time.Time {
 func (h *healthTrial) during(one span) {
 	const connections = 60
 	for time.Now().Before(one.from) {
-		h.Busy(h.running, 5)
+		h.Traffic.Busy(h.running, 5)
 	}
-	h.Busy(h.running, connections)
+	h.Traffic.Busy(h.running, connections)
 	one.to = time.Now()
 	h.spans = append(h.spans, one)
 }
@@ -134,8 +135,7 @@ func (h *healthTrial) failOne() {
 	h.Sicken(1, true)
 	h.timed("seconds_until_unhealthy", begin, 1, true, checksTake(world.CheckFall), h.lbs...)
 	for _, lb := range h.lbs {
-		_, detail, err := h.HealthOf(lb, 1)
-		script.Check(err)
+		detail := script.Must(h.Monitor.Server(lb, 1)).HealthDetail
 		h.result.Expect(detail == "HTTP 404 (self)", "%s says that s1 is unhealthy because of %q: the check did not go through the tunnel, or says something else", lb, detail)
 	}
 	h.during(span{what: "s1 is unhealthy", from: h.since(begin, world.CheckFall), none: []string{"s1"}, some: []string{"s2", "s3", "s4"}})
@@ -151,29 +151,29 @@ func (h *healthTrial) recoverOne() {
 // keepLast: the servers fail within one interval of each other, and the set that is kept is the one before that.
 func (h *healthTrial) keepLast() {
 	h.Sicken(1, true, h.lbs...)
-	h.Busy(h.running, 40) // the set without s1 stands for a while
+	h.Traffic.Busy(h.running, 40) // the set without s1 stands for a while
 	for _, i := range []int{2, 3, 4} {
 		h.Sicken(i, true)
 	}
 	for _, i := range []int{2, 3, 4} {
-		h.AwaitHealth(i, true, h.lbs...)
+		h.Monitor.AwaitHealth(i, true, h.lbs...)
 	}
 	h.during(span{what: "all are unhealthy, the last set is kept", from: time.Now().Add(checkSlack), none: []string{"s1"}, some: []string{"s2", "s3", "s4"}})
 }
 
 func (h *healthTrial) useAll() {
 	h.Fleet.Services[0].Health.AllDown = model.AllDownAll
-	h.Apply()
+	h.Rollout.Apply()
 	h.during(span{what: "all are unhealthy, all are used", from: time.Now().Add(checkSlack), some: []string{"s1", "s2", "s3", "s4"}})
 }
 
 // useNone: new connections are refused by silence, so that those that are still trying when a server is back succeed.
 func (h *healthTrial) useNone() {
 	h.Fleet.Services[0].Health.AllDown = model.AllDownNone
-	h.Apply()
+	h.Rollout.Apply()
 	for _, lb := range h.lbs {
-		world.AwaitPromised(h.Context, world.ResumeMax, lb+" gives new connections to nobody", func() error {
-			counters, err := h.Client(lb).Counters(h.Context)
+		await.Promised(h.Context, world.ResumeMax, lb+" gives new connections to nobody", func() error {
+			counters, err := h.Daemons.Client(lb).Counters(h.Context)
 			if err == nil && counters["dropped_no_server"] == 0 {
 				err = fmt.Errorf("it has dropped none")
 			}
@@ -184,7 +184,7 @@ func (h *healthTrial) useNone() {
 		h.result.Fail("of %d downloads %d are open while no server gets new connections", healthDownloads, open)
 	}
 	one := span{what: "all are unhealthy, nobody is used", from: time.Now(), none: []string{"s1", "s2", "s3", "s4"}, unanswered: true}
-	h.Busy(h.running, 20)
+	h.Traffic.Busy(h.running, 20)
 	one.to = time.Now()
 	h.spans = append(h.spans, one)
 }
@@ -194,21 +194,21 @@ func (h *healthTrial) recoverAll() {
 		h.Sicken(i, false)
 	}
 	for i := 1; i <= 4; i++ {
-		h.AwaitHealth(i, false, h.lbs...)
+		h.Monitor.AwaitHealth(i, false, h.lbs...)
 	}
-	h.Until(h.running, world.Stall, "the connections that nobody answered have ended", func(p traffic.Progress) bool {
+	h.Traffic.Until(h.running, world.Stall, "the connections that nobody answered have ended", func(p traffic.Progress) bool {
 		return p.Open < healthDownloads+20
 	})
 }
 
 // misleadLB makes a load balancer send what is for a server to itself, where the bridge drops it; whole: to the server again.
 func (h *healthTrial) misleadLB(whole bool) {
-	wrong, err := h.Space(world.LBName(1)).MAC("eth1")
+	wrong, err := h.Lab.Space(world.LBName(1)).MAC("eth1")
 	if whole {
-		wrong, err = h.Space(world.ServerName(3)).MAC("eth0")
+		wrong, err = h.Lab.Space(world.ServerName(3)).MAC("eth0")
 	}
 	script.Check(err)
-	script.Check(h.Space(world.LBName(1)).KnowNeighbours("eth1", map[netip.Addr]net.HardwareAddr{h.Topology.ServerAddress(3, false): wrong}))
+	script.Check(h.Lab.Space(world.LBName(1)).KnowNeighbours("eth1", map[netip.Addr]net.HardwareAddr{h.Network.ServerAddress(3, false): wrong}))
 }
 
 // cutWay: the load balancer whose way is cut gives the server nothing new, the other one goes on.
@@ -216,29 +216,28 @@ func (h *healthTrial) cutWay() {
 	begin := time.Now()
 	h.misleadLB(false)
 	h.timed("seconds_until_unhealthy_behind_a_cut", begin, 3, true, checksTake(world.CheckFall), world.LBName(1))
-	before := script.Must(h.Dispatched(3))
-	h.Busy(h.running, 60)
-	after := script.Must(h.Dispatched(3))
+	before := script.Must(h.Monitor.Dispatched(3))
+	h.Traffic.Busy(h.running, 60)
+	after := script.Must(h.Monitor.Dispatched(3))
 	h.result.Expect(after[0] <= before[0]+1, "lb1 gave s3 %d connections though it cannot reach it", after[0]-before[0])
 	h.result.Expect(after[1] > before[1], "lb2 gave s3 no connection while only lb1 could not reach it")
-	state, detail, err := h.HealthOf(world.LBName(2), 3)
-	h.result.Expect(state == "healthy", "for lb2, which reaches it, s3 is %s: %s", state, detail)
-	script.Check(err)
+	other := script.Must(h.Monitor.Server(world.LBName(2), 3))
+	h.result.Expect(other.Health == "healthy", "for lb2, which reaches it, s3 is %s: %s", other.Health, other.HealthDetail)
 }
 
 func (h *healthTrial) healWay() {
 	h.misleadLB(true)
-	h.AwaitHealth(3, false, world.LBName(1))
+	h.Monitor.AwaitHealth(3, false, world.LBName(1))
 }
 
 // flap makes a check fail and succeed in turns, with thresholds of one, until the server has stayed as it is for long.
 func (h *healthTrial) flap() {
 	health := &h.Fleet.Services[0].Health
 	health.AllDown, health.Rise, health.Fall = model.AllDownKeep, 1, 1
-	h.Apply()
-	path := filepath.Join(h.NodeDir(world.ServerName(2)), world.PathHealth)
+	h.Rollout.Apply()
+	path := filepath.Join(h.Lab.NodeDir(world.ServerName(2)), world.PathHealth)
 	states, changes := []string{"healthy", "healthy"}, []int{0, 0}
-	ticker := time.NewTicker(world.PollInterval)
+	ticker := time.NewTicker(await.Interval)
 	defer ticker.Stop()
 	for flaps, lastChange, next := 0, 0, time.Now(); flaps-lastChange < flapsSettled; {
 		if flaps == flapsMost {
@@ -251,9 +250,7 @@ func (h *healthTrial) flap() {
 			flip(path)
 		}
 		for i, lb := range h.lbs {
-			state, _, err := h.HealthOf(lb, 2)
-			script.Check(err)
-			if state != states[i] {
+			if state := script.Must(h.Monitor.Server(lb, 2)).Health; state != states[i] {
 				states[i], lastChange = state, flaps
 				changes[i]++
 			}
@@ -283,7 +280,7 @@ func flip(path string) {
 
 // settle: what was damped comes back, after more good checks.
 func (h *healthTrial) settle() {
-	path := filepath.Join(h.NodeDir(world.ServerName(2)), world.PathHealth)
+	path := filepath.Join(h.Lab.NodeDir(world.ServerName(2)), world.PathHealth)
 	script.Checkf(os.WriteFile(path, []byte("healthy\n"), 0o644), "make a server healthy")
 	const longest = 16 // rise, doubled as often as it ever is
 	h.timed("seconds_until_healthy_after_flaps", time.Now(), 2, false, checksTake(longest), h.lbs...)
@@ -301,7 +298,7 @@ func (h *healthTrial) judge() {
 				began[connection.Server]++
 			}
 		}
-		h.Progress("%s: %s: new connections by server: %v", h.Setup.Name, one.what, began)
+		h.Lab.Progress("%s: %s: new connections by server: %v", h.Setup.Name, one.what, began)
 		for _, server := range one.none {
 			h.result.Expect(began[server] == 0, "%s: %s got %d new connections", one.what, server, began[server])
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/lab/await"
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
@@ -45,23 +46,23 @@ func runRestart(run *scenario.Run) {
 // counted: agents' counts reach the load balancers.
 func restart(t *world.Trial, result *scenario.Result, counted bool) {
 	var lbs []string
-	for i := range t.Topology.LBs {
+	for i := range t.Network.LBs {
 		lbs = append(lbs, world.LBName(i+1))
 	}
 	loads := map[string]*world.Load{}
 	for _, one := range t.Fleet.Services {
-		loads[one.Name] = t.Generate(traffic.Flow{Name: one.Name, Target: one.Target(), Concurrent: restartOpen, PerSecond: 100,
+		loads[one.Name] = t.Traffic.Generate(traffic.Flow{Name: one.Name, Target: one.Target(), Concurrent: restartOpen, PerSecond: 100,
 			Requests: []traffic.Request{{Path: world.PathSlow(256 << 10), Bytes: 320 << 10}}})
 	}
 	busy := func(connections int) {
 		for _, running := range loads {
-			t.Busy(running, connections)
+			t.Traffic.Busy(running, connections)
 		}
 	}
 	busy(100)
 	for name := range loads {
-		world.Await(t.Context, openWithin, "load balancers' estimates have most connections of "+name, func() error {
-			open, err := t.Estimated(name, lbs...)
+		await.Until(t.Context, openWithin, "load balancers' estimates have most connections of "+name, func() error {
+			open, err := t.Monitor.Estimated(name, lbs...)
 			if err == nil && open < restartOpen/2 {
 				err = fmt.Errorf("%d of %d", open, restartOpen)
 			}
@@ -69,13 +70,13 @@ func restart(t *world.Trial, result *scenario.Result, counted bool) {
 		})
 	}
 	t.Event("the application of s3 is killed", func() {
-		t.KillServer(restartServers)
-		t.AwaitHealth(restartServers, true, lbs...)
+		t.Servers.Kill(restartServers)
+		t.Monitor.AwaitHealth(restartServers, true, lbs...)
 	})
 	busy(100)
 	t.Event("it is started again", func() {
-		t.RestartServer(restartServers)
-		t.AwaitHealth(restartServers, false, lbs...)
+		t.Servers.Restart(restartServers)
+		t.Monitor.AwaitHealth(restartServers, false, lbs...)
 	})
 	busy(restartSettle)
 	from := time.Now()
@@ -92,13 +93,13 @@ func restart(t *world.Trial, result *scenario.Result, counted bool) {
 			}
 		}
 		part := float64(began[world.ServerName(restartServers)]) / float64(all) * restartServers
-		t.Progress("%s: %s: connections after the return: %v", t.Setup.Name, name, began)
+		t.Lab.Progress("%s: %s: connections after the return: %v", t.Setup.Name, name, began)
 		result.Measure(t.Setup.Name+"_"+name+"_part_of_fair_share", part)
 		result.Expect(part >= restartLeast && part <= restartMost, "%s: the server that came back got %.2f of its fair share: %v", name, part, began)
 	}
 	if counted {
 		for _, lb := range lbs {
-			world.AwaitPromised(t.Context, emptyMax, "no connection is left in "+lb+"'s estimates", func() error { return t.EstimatesNothing(lb) })
+			await.Promised(t.Context, emptyMax, "no connection is left in "+lb+"'s estimates", func() error { return t.Monitor.EstimatesNothing(lb) })
 		}
 	}
 }

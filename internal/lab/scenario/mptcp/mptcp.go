@@ -69,29 +69,29 @@ func counts(outcome world.Result) (connections, joins, strangers uint64) {
 // changes are those of pool, keys and load balancers.
 func changes(t *world.Trial) []world.Step {
 	return []world.Step{
-		{What: "add servers s5 and s6", Do: func() { t.AddServer(5); t.AddServer(6); t.Apply() }},
-		{What: "drain servers s1 and s2", Do: func() { t.Drain(1); t.Drain(2); t.Apply() }},
-		{What: "kill load balancer lb1", Do: func() { t.CrashLB(1) }},
-		{What: "add the next key", Do: func() { t.AddKey(2); t.Apply() }},
-		{What: "lb1 returns", Do: func() { t.ReturnLB(1) }},
-		{What: "use the next key", Do: func() { t.Fleet.Keys.Current = 2; t.Apply() }},
-		{What: "remove servers s1 and s2", Do: func() { t.RemoveServer(1); t.RemoveServer(2); t.Apply() }},
-		{What: "kill load balancer lb2", Do: func() { t.CrashLB(2) }},
-		{What: "drain server s3", Do: func() { t.Drain(3); t.Apply() }},
-		{What: "lb2 returns", Do: func() { t.ReturnLB(2) }},
+		{What: "add servers s5 and s6", Do: func() { t.Pool.AddServer(5); t.Pool.AddServer(6); t.Rollout.Apply() }},
+		{What: "drain servers s1 and s2", Do: func() { t.Pool.Drain(1); t.Pool.Drain(2); t.Rollout.Apply() }},
+		{What: "kill load balancer lb1", Do: func() { t.Failures.CrashLB(1) }},
+		{What: "add the next key", Do: func() { t.Pool.AddKey(2); t.Rollout.Apply() }},
+		{What: "lb1 returns", Do: func() { t.Failures.ReturnLB(1) }},
+		{What: "use the next key", Do: func() { t.Fleet.Keys.Current = 2; t.Rollout.Apply() }},
+		{What: "remove servers s1 and s2", Do: func() { t.Pool.RemoveServer(1); t.Pool.RemoveServer(2); t.Rollout.Apply() }},
+		{What: "kill load balancer lb2", Do: func() { t.Failures.CrashLB(2) }},
+		{What: "drain server s3", Do: func() { t.Pool.Drain(3); t.Rollout.Apply() }},
+		{What: "lb2 returns", Do: func() { t.Failures.ReturnLB(2) }},
 	}
 }
 
 func series(t *world.Trial, running *world.Load, steps []world.Step) {
 	for _, one := range steps {
 		t.Event(one.What, one.Do)
-		t.Busy(running, 12)
+		t.Traffic.Busy(running, 12)
 	}
 }
 
 // short are connections that last long enough for a subflow to join.
 func short(t *world.Trial) traffic.Flow {
-	return traffic.Flow{Name: "short", Target: t.Target(), MPTCP: true, Concurrent: 30, PerSecond: 20,
+	return traffic.Flow{Name: "short", Target: t.Fleet.Target(), MPTCP: true, Concurrent: 30, PerSecond: 20,
 		Requests: []traffic.Request{{Path: world.PathBlob, Bytes: 40_000}, {Path: world.PathName, Pause: time.Second}}}
 }
 
@@ -99,29 +99,29 @@ func short(t *world.Trial) traffic.Flow {
 func churn(t *world.Trial) { during(t, changes(t)) }
 
 func during(t *world.Trial, steps []world.Step) {
-	lasting := t.Generate(traffic.Flow{
-		Name: "download", Target: t.Target(), MPTCP: true, Count: downloads, Concurrent: downloads, PerSecond: 40, Repeat: true,
+	lasting := t.Traffic.Generate(traffic.Flow{
+		Name: "download", Target: t.Fleet.Target(), MPTCP: true, Count: downloads, Concurrent: downloads, PerSecond: 40, Repeat: true,
 		Requests: []traffic.Request{{Path: world.PathSlow(rate), Bytes: 2 * rate}},
 	})
-	t.Busy(lasting, downloads)
-	running := t.Generate(
+	t.Traffic.Busy(lasting, downloads)
+	running := t.Traffic.Generate(
 		short(t),
-		traffic.Flow{Name: "upload", Target: t.Target(), MPTCP: true, Concurrent: 10, PerSecond: 2, Requests: []traffic.Request{
+		traffic.Flow{Name: "upload", Target: t.Fleet.Target(), MPTCP: true, Concurrent: 10, PerSecond: 2, Requests: []traffic.Request{
 			{Path: world.PathUpload + "some", Bytes: 200_000, Upload: true}, {Path: world.PathName, Pause: time.Second}}})
-	t.Busy(running, 20)
+	t.Traffic.Busy(running, 20)
 	series(t, running, steps)
 }
 
 // loseFirstPaths takes the paths that downloads began on, after the pool and the load balancers have changed: the subflows that joined go on alone.
 func loseFirstPaths(t *world.Trial) {
-	lasting := t.Generate(traffic.Flow{
-		Name: "download", Target: t.Target(), MPTCP: true, Count: downloads, Concurrent: downloads, PerSecond: 40,
+	lasting := t.Traffic.Generate(traffic.Flow{
+		Name: "download", Target: t.Fleet.Target(), MPTCP: true, Count: downloads, Concurrent: downloads, PerSecond: 40,
 		Requests: []traffic.Request{{Path: world.PathSlow(rate), Bytes: 20 * rate}},
 	})
-	t.Busy(lasting, downloads)
-	running := t.Generate(short(t))
+	t.Traffic.Busy(lasting, downloads)
+	running := t.Traffic.Generate(short(t))
 	series(t, running, changes(t))
 	running.Finish(t.Context) // the paths of new connections die, too
-	t.Event("the first paths die", t.CutFirstPaths)
+	t.Event("the first paths die", t.Network.CutFirstPaths)
 	lasting.Wait(t.Context)
 }

@@ -60,7 +60,7 @@ func runForwards(run *scenario.Run) {
 
 // exchange runs a fixed number of connections to their end.
 func exchange(t *world.Trial, connections int, bytes int64) {
-	running := t.Generate(scenario.Exchanges(t.Target(), connections, bytes))
+	running := t.Traffic.Generate(scenario.Exchanges(t.Fleet.Target(), connections, bytes))
 	running.Wait(t.Context)
 }
 
@@ -94,10 +94,10 @@ func runFragments(run *scenario.Run) {
 		run.Trial(world.Setup{
 			Name: "udp to " + vip, Services: []*fleet.Service{one}, Topology: world.Topology{LBs: 2, Servers: make([]world.ServerNode, 3)},
 		}, func(t *world.Trial) {
-			t.StartEchoes(t.Target())
-			running := t.Generate(traffic.Flow{
+			t.Servers.StartEchoes(t.Fleet.Target())
+			running := t.Traffic.Generate(traffic.Flow{
 				// Few at once: nobody repeats a datagram that a full queue of the lab's links has dropped.
-				Name: "datagrams", Target: t.Target(), UDP: true, Count: 200, Concurrent: 4,
+				Name: "datagrams", Target: t.Fleet.Target(), UDP: true, Count: 200, Concurrent: 4,
 				Requests: []traffic.Request{{Bytes: 100}, {Bytes: 3000}, {Bytes: 1400}, {Bytes: 9000}},
 			})
 			running.Wait(t.Context)
@@ -121,8 +121,8 @@ func runWithoutRoom(run *scenario.Run) {
 			},
 		}, func(t *world.Trial) {
 			datagrams := echo.Target()
-			t.StartEchoes(datagrams)
-			running := t.Generate(scenario.Exchanges(t.Target(), 20, 300_000), traffic.Flow{
+			t.Servers.StartEchoes(datagrams)
+			running := t.Traffic.Generate(scenario.Exchanges(t.Fleet.Target(), 20, 300_000), traffic.Flow{
 				Name: "datagrams", Target: datagrams, UDP: true, Count: 100, Concurrent: 4, Requests: []traffic.Request{{Bytes: 1472}, {Bytes: 100}, {Bytes: 5000}},
 			})
 			running.Wait(t.Context)
@@ -151,8 +151,8 @@ func runSYNLoss(run *scenario.Run) {
 			Name: one.name, Services: []*fleet.Service{scenario.CookieService(scenario.VIP4)},
 			Topology: world.Topology{LBs: 2, Servers: make([]world.ServerNode, 4), ClientDelay: one.delay},
 		}, func(t *world.Trial) {
-			t.Lose(world.ClientNode, "eth0", one.client)
-			t.Lose(world.RouterNode, world.ClientNode, one.back)
+			t.Network.Lose(world.ClientNode, "eth0", one.client)
+			t.Network.Lose(world.RouterNode, world.ClientNode, one.back)
 			exchange(t, 100, 50_000)
 		})
 		var lost uint64
@@ -177,10 +177,10 @@ func runWrap(run *scenario.Run) {
 	}, func(t *world.Trial) {
 		const rate = 2 << 20
 		seconds := int64(length.Seconds())
-		running := t.Generate(
-			traffic.Flow{Name: "bulk", Target: t.Target(), Count: 6, Concurrent: 6,
+		running := t.Traffic.Generate(
+			traffic.Flow{Name: "bulk", Target: t.Fleet.Target(), Count: 6, Concurrent: 6,
 				Requests: []traffic.Request{{Path: world.PathSlow(rate), Bytes: rate * seconds}}},
-			traffic.Flow{Name: "now-and-then", Target: t.Target(), Count: 12, Concurrent: 12, Requests: []traffic.Request{
+			traffic.Flow{Name: "now-and-then", Target: t.Fleet.Target(), Count: 12, Concurrent: 12, Requests: []traffic.Request{
 				{Path: world.PathName}, {Path: world.PathName, Pause: length / 2}, {Path: world.PathBlob, Bytes: 50_000, Pause: length / 2}}})
 		running.Wait(t.Context)
 	})

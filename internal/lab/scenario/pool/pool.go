@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/lab/await"
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
 	"github.com/ballast-lb/ballast/internal/lab/pace"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
@@ -47,10 +48,10 @@ func runNoTimestamps(run *scenario.Run) {
 func poolChanges(t *world.Trial) {
 	running := scenario.Steady(t)
 	t.Series(running,
-		world.Step{What: "add server s5", Do: func() { t.AddServer(5); t.Apply() }},
-		world.Step{What: "drain server s1", Do: func() { t.Fleet.Services[0].Drain(1); t.Apply() }},
-		world.Step{What: "kill lb1", Do: func() { t.CrashLB(1) }},
-		world.Step{What: "lb1 returns", Do: func() { t.ReturnLB(1) }})
+		world.Step{What: "add server s5", Do: func() { t.Pool.AddServer(5); t.Rollout.Apply() }},
+		world.Step{What: "drain server s1", Do: func() { t.Fleet.Services[0].Drain(1); t.Rollout.Apply() }},
+		world.Step{What: "kill lb1", Do: func() { t.Failures.CrashLB(1) }},
+		world.Step{What: "lb1 returns", Do: func() { t.Failures.ReturnLB(1) }})
 }
 
 // runUpgrade: every process is replaced under load, politely and not.
@@ -62,7 +63,7 @@ func runUpgrade(run *scenario.Run) {
 		for _, group := range []struct {
 			role    string
 			daemons map[string]*world.Daemon
-		}{{"lb", t.LBs}, {"agent", t.Agents}} {
+		}{{"lb", t.Daemons.LBs}, {"agent", t.Daemons.Agents}} {
 			for i := range len(group.daemons) {
 				node := world.ServerName(i + 1)
 				if group.role == "lb" {
@@ -79,7 +80,7 @@ func runUpgrade(run *scenario.Run) {
 func replaceDaemon(t *world.Trial, running *world.Load, role, node string, daemons map[string]*world.Daemon) {
 	ways := []world.Step{
 		{What: fmt.Sprintf("stop %s of %s", role, node), Do: func() {
-			ctx, cancel := pace.WithTimeout(t.Context, world.DaemonDeadline)
+			ctx, cancel := pace.WithTimeout(t.Context, await.Deadline)
 			defer cancel()
 			daemons[node].Stop(ctx)
 		}},
@@ -88,7 +89,7 @@ func replaceDaemon(t *world.Trial, running *world.Load, role, node string, daemo
 	for _, way := range ways {
 		t.Series(running, way, world.Step{What: fmt.Sprintf("start %s of %s", role, node), Do: func() {
 			daemons[node] = nil
-			t.Apply()
+			t.Rollout.Apply()
 		}})
 	}
 }
@@ -100,15 +101,15 @@ func runIdle(run *scenario.Run) {
 		Name: "cookie", Members: []int{1, 2, 3}, Services: []*fleet.Service{scenario.CookieService(scenario.VIP4)},
 		Topology: world.Topology{LBs: 2, Servers: make([]world.ServerNode, 4)},
 	}, func(t *world.Trial) {
-		idle := t.Generate(traffic.Flow{
-			Name: "idle", Target: t.Target(), Count: 100, Concurrent: 100, PerSecond: 100,
+		idle := t.Traffic.Generate(traffic.Flow{
+			Name: "idle", Target: t.Fleet.Target(), Count: 100, Concurrent: 100, PerSecond: 100,
 			Requests: []traffic.Request{{Path: world.PathName}, {Path: world.PathBlob, Bytes: 100_000, Pause: length},
 				{Path: world.PathUpload + "idle", Bytes: 100_000, Upload: true}},
 		})
-		t.Until(idle, 20*time.Second, "all connections are idle", func(p traffic.Progress) bool {
+		t.Traffic.Until(idle, 20*time.Second, "all connections are idle", func(p traffic.Progress) bool {
 			return p.OpenByServer["s1"]+p.OpenByServer["s2"]+p.OpenByServer["s3"] == 100
 		})
-		t.Change("add server s4", func() { t.AddServer(4) })
+		t.Change("add server s4", func() { t.Pool.AddServer(4) })
 		t.Change("drain server s1", func() { t.Fleet.Services[0].Drain(1) })
 		idle.Wait(t.Context)
 	})

@@ -74,9 +74,9 @@ func runQUIC(run *scenario.Run) {
 		moved := 0
 		outcome := run.Trial(setup(one.name, with), func(t *world.Trial) {
 			moved = changes(t, func(t *world.Trial) {
-				t.StartHTTP3(one.retry)
+				t.Servers.StartHTTP3(one.retry, "")
 				if !one.retry { // which ends what came early
-					t.Generate(early(t))
+					t.Traffic.Generate(early(t))
 				}
 			}, moves, one.migrate)
 		})
@@ -107,12 +107,14 @@ func runQUIC(run *scenario.Run) {
 	run.Result.Expect(lost > 0, "loss: nothing was lost")
 	hash := setup("hash", service(scenario.VIP4, model.AffinityHash, model.DispatchHash))
 	hash.Baseline = true
-	run.Trial(hash, func(t *world.Trial) { changes(t, func(t *world.Trial) { t.StartHTTP3(false) }, moves, false) })
+	run.Trial(hash, func(t *world.Trial) {
+		changes(t, func(t *world.Trial) { t.Servers.StartHTTP3(false, "") }, moves, false)
+	})
 }
 
 // early are connections whose first flight has a request, from the second on (RFC 9001 4.6).
 func early(t *world.Trial) traffic.Flow {
-	return traffic.Flow{Name: "early", Target: t.Target(), HTTP3: true, Early: true, Concurrent: 20, PerSecond: 10,
+	return traffic.Flow{Name: "early", Target: t.Fleet.Target(), HTTP3: true, Early: true, Concurrent: 20, PerSecond: 10,
 		Requests: []traffic.Request{{Path: world.PathBlob, Bytes: 4000}}}
 }
 
@@ -131,19 +133,19 @@ func firstFlights(run *scenario.Run, outcome world.Result, early bool) {
 // loss has handshakes and requests over a link that loses packets, hellos of two datagrams among them, of which one comes late; meanwhile others forge
 // first packets. It tells how many.
 func loss(t *world.Trial, result *scenario.Result) (forged int) {
-	t.StartHTTP3(true)
-	t.Lose(world.ClientNode, "eth0", link.Faults{DropPermille: lossPermille})
-	t.Lose(world.RouterNode, world.ClientNode, link.Faults{DropPermille: lossPermille})
+	t.Servers.StartHTTP3(true, "")
+	t.Network.Lose(world.ClientNode, "eth0", link.Faults{DropPermille: lossPermille})
+	t.Network.Lose(world.RouterNode, world.ClientNode, link.Faults{DropPermille: lossPermille})
 	scenario.Bounded(t, result, "loss", func() { forged = forgeInitials(t) })
 	return forged
 }
 
 func forgeInitials(t *world.Trial) (forged int) {
-	running := t.Generate(traffic.Flow{
-		Name: "exchange", Target: t.Target(), HTTP3: true, Count: 150, Concurrent: 15, PerSecond: 30, Move: moves, Requests: []traffic.Request{
+	running := t.Traffic.Generate(traffic.Flow{
+		Name: "exchange", Target: t.Fleet.Target(), HTTP3: true, Count: 150, Concurrent: 15, PerSecond: 30, Move: moves, Requests: []traffic.Request{
 			{Path: world.PathBlob, Bytes: 30_000}, {Path: world.PathUpload + "some", Bytes: 30_000, Upload: true}, {Path: world.PathName, Pause: time.Second}},
 	})
-	strangers, target := t.OpenStrangers(), netip.MustParseAddrPort(t.Target())
+	strangers, target := t.Clients.OpenOutsiders(), netip.MustParseAddrPort(t.Fleet.Target())
 	defer strangers.Close()
 	strangers.Flood(floodPerSecond, func(i int) ([]byte, bool) {
 		if running.Ended() {
@@ -198,36 +200,36 @@ func total(outcome world.Result, verdict string) (packets uint64) {
 // changes are those of pool, keys and load balancers under downloads and short connections, and how often clients' ports changed meanwhile.
 func changes(t *world.Trial, start func(*world.Trial), moves time.Duration, migrate bool) (moved int) {
 	start(t)
-	lasting := t.Generate(traffic.Flow{
-		Name: "download", Target: t.Target(), HTTP3: true, Move: moves, Migrate: migrate, Count: downloads, Concurrent: downloads, PerSecond: 40, Repeat: true,
+	lasting := t.Traffic.Generate(traffic.Flow{
+		Name: "download", Target: t.Fleet.Target(), HTTP3: true, Move: moves, Migrate: migrate, Count: downloads, Concurrent: downloads, PerSecond: 40, Repeat: true,
 		Requests: []traffic.Request{{Path: world.PathSlow(64 << 10), Bytes: 128 << 10}},
 	})
-	t.Until(lasting, world.Stall, "all downloads have a server", func(p traffic.Progress) bool {
+	t.Traffic.Until(lasting, world.Stall, "all downloads have a server", func(p traffic.Progress) bool {
 		served := 0
 		for _, open := range p.OpenByServer {
 			served += open
 		}
 		return served == downloads
 	})
-	running := t.Generate(
-		traffic.Flow{Name: "short", Target: t.Target(), HTTP3: true, Concurrent: 50, PerSecond: 25, Requests: []traffic.Request{{Path: world.PathBlob, Bytes: 4000}}},
-		traffic.Flow{Name: "upload", Target: t.Target(), HTTP3: true, Concurrent: 20, PerSecond: 2, Requests: []traffic.Request{
+	running := t.Traffic.Generate(
+		traffic.Flow{Name: "short", Target: t.Fleet.Target(), HTTP3: true, Concurrent: 50, PerSecond: 25, Requests: []traffic.Request{{Path: world.PathBlob, Bytes: 4000}}},
+		traffic.Flow{Name: "upload", Target: t.Fleet.Target(), HTTP3: true, Concurrent: 20, PerSecond: 2, Requests: []traffic.Request{
 			{Path: world.PathUpload + "some", Bytes: 200_000, Upload: true}, {Path: world.PathName, Pause: time.Second}}})
-	t.Busy(running, 40)
+	t.Traffic.Busy(running, 40)
 	for _, one := range []world.Step{
-		{What: "add servers s5 and s6", Do: func() { t.AddServer(5); t.AddServer(6); t.Apply() }},
-		{What: "drain servers s1 and s2", Do: func() { t.Drain(1); t.Drain(2); t.Apply() }},
-		{What: "kill load balancer lb1", Do: func() { t.CrashLB(1) }},
-		{What: "add the next key", Do: func() { t.AddKey(2); t.Apply() }},
-		{What: "lb1 returns", Do: func() { t.ReturnLB(1) }},
-		{What: "use the next key", Do: func() { t.Fleet.Keys.Current = 2; t.Apply() }},
-		{What: "remove servers s1 and s2", Do: func() { t.RemoveServer(1); t.RemoveServer(2); t.Apply() }},
-		{What: "kill load balancer lb2", Do: func() { t.CrashLB(2) }},
-		{What: "drain server s3", Do: func() { t.Drain(3); t.Apply() }},
-		{What: "lb2 returns", Do: func() { t.ReturnLB(2) }},
+		{What: "add servers s5 and s6", Do: func() { t.Pool.AddServer(5); t.Pool.AddServer(6); t.Rollout.Apply() }},
+		{What: "drain servers s1 and s2", Do: func() { t.Pool.Drain(1); t.Pool.Drain(2); t.Rollout.Apply() }},
+		{What: "kill load balancer lb1", Do: func() { t.Failures.CrashLB(1) }},
+		{What: "add the next key", Do: func() { t.Pool.AddKey(2); t.Rollout.Apply() }},
+		{What: "lb1 returns", Do: func() { t.Failures.ReturnLB(1) }},
+		{What: "use the next key", Do: func() { t.Fleet.Keys.Current = 2; t.Rollout.Apply() }},
+		{What: "remove servers s1 and s2", Do: func() { t.Pool.RemoveServer(1); t.Pool.RemoveServer(2); t.Rollout.Apply() }},
+		{What: "kill load balancer lb2", Do: func() { t.Failures.CrashLB(2) }},
+		{What: "drain server s3", Do: func() { t.Pool.Drain(3); t.Rollout.Apply() }},
+		{What: "lb2 returns", Do: func() { t.Failures.ReturnLB(2) }},
 	} {
 		t.Event(one.What, one.Do)
-		t.Busy(running, 30)
+		t.Traffic.Busy(running, 30)
 	}
 	return lasting.Now().Moved
 }

@@ -28,7 +28,7 @@ func findNginx() func(*world.Trial) {
 	if !strings.Contains(string(said), "http_v3_module") {
 		script.Check(fmt.Errorf("%s -V tells of no http_v3_module (%v): %w: get one by %s=$(test/nginx-quic)", program, err, scenario.ErrUsage, nginxVariable))
 	}
-	return func(t *world.Trial) { t.StartNginxQUIC(program) }
+	return func(t *world.Trial) { t.Foreign.StartNginxQUIC(program) }
 }
 
 // find returns how to start a server that is fetched; nil: it is not.
@@ -37,7 +37,7 @@ func find(name string) func(*world.Trial) {
 	if program == "" {
 		return nil
 	}
-	return func(t *world.Trial) { t.StartQUIC(program) }
+	return func(t *world.Trial) { t.Foreign.StartQUIC(program) }
 }
 
 // runServers: clients of nginx keep their addresses, since it loses connections whose client has no second one when that changes (docs/features/quic.md).

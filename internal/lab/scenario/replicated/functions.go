@@ -57,36 +57,36 @@ func changeFunctions(t *world.Trial, result *scenario.Result, replicated bool) {
 	on := func(lbs ...int) {
 		if replicated {
 			awaitRing(t, lbs...)
-			t.FunctionsBy(lbs...)
+			t.Network.FunctionsBy(lbs...)
 		}
 	}
 	if replicated {
 		t.Fleet.Replicas = model.Replicas{Chain: 2, IdleTimeout: model.Duration(30 * time.Second)}
-		t.Apply()
+		t.Rollout.Apply()
 		on(1, 2, 3)
 	} else {
-		t.FunctionsBy()
+		t.Network.FunctionsBy()
 	}
-	t.StartOutside(echoPort)
-	web := t.Topology.Outside(1) + ":80"
-	running := t.Generate(scenario.Downloads(web, 20), scenario.Browsers(web, 20), scenario.Shorts(web, 30), datagramsThrough(t))
-	t.Busy(running, 200)
+	t.Servers.StartOutside(echoPort)
+	web := t.Network.Outside(1) + ":80"
+	running := t.Traffic.Generate(scenario.Downloads(web, 20), scenario.Browsers(web, 20), scenario.Shorts(web, 30), datagramsThrough(t))
+	t.Traffic.Busy(running, 200)
 	t.Series(running,
-		world.Step{What: "add function s4", Do: func() { t.AddServer(4); t.Apply() }},
+		world.Step{What: "add function s4", Do: func() { t.Pool.AddServer(4); t.Rollout.Apply() }},
 		world.Step{What: "lb1 loses its power", Do: func() {
-			t.FunctionsBy(gatewaysBut(replicated, 1)...) // as a routing protocol would
-			t.CrashLB(1)
+			t.Network.FunctionsBy(gatewaysBut(replicated, 1)...) // as a routing protocol would
+			t.Failures.CrashLB(1)
 		}},
-		world.Step{What: "remove function s1, whose connections stay", Do: func() { t.RemoveServer(1); t.Apply() }},
-		world.Step{What: "lb1 returns", Do: func() { t.ReturnLB(1); on(1, 2, 3) }},
-		world.Step{What: "function s2 is drained", Do: func() { t.Drain(2); t.Apply() }},
+		world.Step{What: "remove function s1, whose connections stay", Do: func() { t.Pool.RemoveServer(1); t.Rollout.Apply() }},
+		world.Step{What: "lb1 returns", Do: func() { t.Failures.ReturnLB(1); on(1, 2, 3) }},
+		world.Step{What: "function s2 is drained", Do: func() { t.Pool.Drain(2); t.Rollout.Apply() }},
 		world.Step{What: "lb3 loses its power", Do: func() {
-			t.FunctionsBy(gatewaysBut(replicated, 3)...)
-			t.CrashLB(3)
+			t.Network.FunctionsBy(gatewaysBut(replicated, 3)...)
+			t.Failures.CrashLB(3)
 		}},
-		world.Step{What: "function s2 gets connections again", Do: func() { t.Activate(2); t.Apply() }})
+		world.Step{What: "function s2 gets connections again", Do: func() { t.Pool.Activate(2); t.Rollout.Apply() }})
 	if replicated {
-		result.Expect(t.Differs(world.LBName(1)) == nil, "lb1 is behind")
+		result.Expect(t.Rollout.Differs(world.LBName(1)) == nil, "lb1 is behind")
 	}
 }
 
@@ -94,19 +94,19 @@ func changeFunctions(t *world.Trial, result *scenario.Result, replicated bool) {
 func loseFunction(t *world.Trial, result *scenario.Result) {
 	const dead = 2
 	t.Fleet.Replicas = model.Replicas{Chain: 2, IdleTimeout: model.Duration(30 * time.Second)}
-	t.Apply()
+	t.Rollout.Apply()
 	awaitRing(t, 1, 2, 3)
-	t.StartOutside(echoPort)
-	running := t.Generate(datagramsThrough(t))
-	t.Until(running, time.Minute, "all flows go on", func(p traffic.Progress) bool { return p.Open == flowsThrough && len(p.OpenByServer) == flowsThrough })
+	t.Servers.StartOutside(echoPort)
+	running := t.Traffic.Generate(datagramsThrough(t))
+	t.Traffic.Until(running, time.Minute, "all flows go on", func(p traffic.Progress) bool { return p.Open == flowsThrough && len(p.OpenByServer) == flowsThrough })
 	t.Event("function s2 dies and is switched off", func() {
-		script.Check(t.Space(world.ServerName(dead)).SetLink("eth0", false))
+		script.Check(t.Lab.Space(world.ServerName(dead)).SetLink("eth0", false))
 		for _, one := range t.Fleet.Services {
 			one.SwitchOff(dead)
 		}
-		t.Apply()
+		t.Rollout.Apply()
 	})
-	t.Until(running, time.Minute, "its flows have broken", func(p traffic.Progress) bool { return p.Broken > 0 })
+	t.Traffic.Until(running, time.Minute, "its flows have broken", func(p traffic.Progress) bool { return p.Broken > 0 })
 	running.Finish(t.Context)
 	its, others, kept := 0, 0, 0
 	for _, c := range running.Connections {
@@ -121,7 +121,7 @@ func loseFunction(t *world.Trial, result *scenario.Result) {
 			others++
 		}
 	}
-	t.Progress("%s: %d flows of the dead function are broken, %d of others, %d go on", t.Setup.Name, its, others, kept)
+	t.Lab.Progress("%s: %d flows of the dead function are broken, %d of others, %d go on", t.Setup.Name, its, others, kept)
 	result.Expect(its > 0 && others == 0 && kept > its, "%d flows of the dead function are broken, %d of others, %d go on", its, others, kept)
 }
 
@@ -130,7 +130,7 @@ const flowsThrough = 150
 
 // datagramsThrough are questions and answers of flows through functions; their servers say by which port they came.
 func datagramsThrough(t *world.Trial) traffic.Flow {
-	return traffic.Flow{Name: "udp", Target: fmt.Sprintf("%s:%d", t.Topology.Outside(2), echoPort), UDP: true, Count: flowsThrough, Concurrent: flowsThrough, PerSecond: 100, Repeat: true,
+	return traffic.Flow{Name: "udp", Target: fmt.Sprintf("%s:%d", t.Network.Outside(2), echoPort), UDP: true, Count: flowsThrough, Concurrent: flowsThrough, PerSecond: 100, Repeat: true,
 		Again: 500 * time.Millisecond, Requests: []traffic.Request{{Bytes: 100, Pause: 700 * time.Millisecond}, {Bytes: 900, Pause: 1500 * time.Millisecond}}}
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/lab/await"
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
 	"github.com/ballast-lb/ballast/internal/lab/pace"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
@@ -85,7 +86,7 @@ func play(run *scenario.Run, setup world.Setup, chain uint8) {
 func change(t *world.Trial, result *scenario.Result, chain uint8) {
 	if chain > 0 {
 		t.Fleet.Replicas = model.Replicas{Chain: chain, IdleTimeout: model.Duration(30 * time.Second)}
-		t.Apply()
+		t.Rollout.Apply()
 	}
 	on := func(numbers ...int) {
 		if chain > 0 {
@@ -93,38 +94,38 @@ func change(t *world.Trial, result *scenario.Result, chain uint8) {
 		}
 	}
 	on(1, 2, 3, 4)
-	t.StartEchoes(t.Fleet.Services[1].Target())
-	running := t.Generate(scenario.Downloads(t.Target(), 30), scenario.Browsers(t.Target(), 30), scenario.Shorts(t.Target(), 40), datagrams(t))
-	t.Busy(running, 380)
+	t.Servers.StartEchoes(t.Fleet.Services[1].Target())
+	running := t.Traffic.Generate(scenario.Downloads(t.Fleet.Target(), 30), scenario.Browsers(t.Fleet.Target(), 30), scenario.Shorts(t.Fleet.Target(), 40), datagrams(t))
+	t.Traffic.Busy(running, 380)
 	t.Series(running,
-		world.Step{What: "add server s5", Do: func() { t.AddServer(5); t.Apply() }},
+		world.Step{What: "add server s5", Do: func() { t.Pool.AddServer(5); t.Rollout.Apply() }},
 		world.Step{What: "5 % are lost between load balancers", Do: func() { lose(t, lossPermill) }},
-		world.Step{What: "remove server s1", Do: func() { t.RemoveServer(1); t.Apply() }},
+		world.Step{What: "remove server s1", Do: func() { t.Pool.RemoveServer(1); t.Rollout.Apply() }},
 		world.Step{What: "lb1 loses its power", Do: func() {
 			begin := time.Now()
-			t.CrashLB(1)
+			t.Failures.CrashLB(1)
 			on(2, 3, 4)
 			if took := pace.Since(begin); chain > 0 {
 				result.Measure("mended_seconds", world.Round(took))
 			}
 		}},
-		world.Step{What: "add server s6", Do: func() { t.AddServer(6); t.Apply() }},
-		world.Step{What: "lb1 returns", Do: func() { t.ReturnLB(1); on(1, 2, 3, 4) }},
+		world.Step{What: "add server s6", Do: func() { t.Pool.AddServer(6); t.Rollout.Apply() }},
+		world.Step{What: "lb1 returns", Do: func() { t.Failures.ReturnLB(1); on(1, 2, 3, 4) }},
 		world.Step{What: "lb2 is drained, and its power switched off", Do: func() {
 			if chain > 0 {
-				script.Must(t.Ctl("replica", "drain", world.LBName(2), "--wait", "--timeout", ringWithin.String()))
+				script.Must(t.Operator.Ctl("replica", "drain", world.LBName(2), "--wait", "--timeout", ringWithin.String()))
 			}
-			t.CrashLB(2)
+			t.Failures.CrashLB(2)
 		}},
-		world.Step{What: "remove server s2", Do: func() { t.RemoveServer(2); t.Apply() }},
+		world.Step{What: "remove server s2", Do: func() { t.Pool.RemoveServer(2); t.Rollout.Apply() }},
 		world.Step{What: "lb2 returns", Do: func() {
-			t.ReturnLB(2)
+			t.Failures.ReturnLB(2)
 			if chain > 0 {
-				script.Must(t.Ctl("replica", "undrain", world.LBName(2)))
+				script.Must(t.Operator.Ctl("replica", "undrain", world.LBName(2)))
 			}
 			on(1, 2, 3, 4)
 		}},
-		world.Step{What: "lb3 loses its power", Do: func() { t.CrashLB(3); on(1, 2, 4) }},
+		world.Step{What: "lb3 loses its power", Do: func() { t.Failures.CrashLB(3); on(1, 2, 4) }},
 		world.Step{What: "nothing is lost any more", Do: func() { lose(t, 0) }})
 }
 
@@ -137,7 +138,7 @@ func datagrams(t *world.Trial) traffic.Flow {
 // lose loses frames on their way to load balancers from the fabric: what others of them say.
 func lose(t *world.Trial, permille uint32) {
 	for i := range balancers {
-		t.Lose(world.RouterNode, world.LBName(i+1)+"-fabric", link.Faults{DropPermille: permille})
+		t.Network.Lose(world.RouterNode, world.LBName(i+1)+"-fabric", link.Faults{DropPermille: permille})
 	}
 }
 
@@ -147,7 +148,7 @@ func awaitRing(t *world.Trial, numbers ...int) {
 	for _, i := range numbers {
 		want = append(want, world.LBName(i))
 	}
-	world.AwaitPromised(t.Context, ringWithin, fmt.Sprintf("%s are on the ring", strings.Join(want, ", ")), func() error {
+	await.Promised(t.Context, ringWithin, fmt.Sprintf("%s are on the ring", strings.Join(want, ", ")), func() error {
 		var ring struct {
 			Phase string
 			Nodes []struct {
@@ -156,7 +157,7 @@ func awaitRing(t *world.Trial, numbers ...int) {
 			} `json:"load_balancers"`
 			Problems []string
 		}
-		said, err := t.Ctl("replicas", "--json")
+		said, err := t.Operator.Ctl("replicas", "--json")
 		if err == nil {
 			err = json.Unmarshal([]byte(said), &ring)
 		}

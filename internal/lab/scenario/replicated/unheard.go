@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/lab/await"
 	"github.com/ballast-lb/ballast/internal/lab/pace"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
@@ -48,42 +49,44 @@ func runUnheard(run *scenario.Run) {
 func unhear(t *world.Trial, result *scenario.Result) {
 	node, others := world.LBName(unheard), []int{1, 2}
 	t.Fleet.Replicas = model.Replicas{Chain: 2, IdleTimeout: model.Duration(unheardIdle)}
-	t.Apply()
+	t.Rollout.Apply()
 	awaitRing(t, 1, 2, unheard)
-	t.StartEchoes(t.Target())
+	t.Servers.StartEchoes(t.Fleet.Target())
 	request := []traffic.Request{{Bytes: 100, Pause: 200 * time.Millisecond}}
-	running := t.GeneratePatiently(unheardLost,
-		traffic.Flow{Name: "established", Target: t.Target(), UDP: true, Count: 150, Concurrent: 150, PerSecond: 150, Repeat: true, Requests: request},
-		traffic.Flow{Name: "new", Target: t.Target(), UDP: true, Concurrent: 400, PerSecond: 60, Requests: append(request, request...)})
-	t.Busy(running, 200)
+	running := t.Traffic.GeneratePatiently(unheardLost,
+		traffic.Flow{Name: "established", Target: t.Fleet.Target(), UDP: true, Count: 150, Concurrent: 150, PerSecond: 150, Repeat: true, Requests: request},
+		traffic.Flow{Name: "new", Target: t.Fleet.Target(), UDP: true, Concurrent: 400, PerSecond: 60, Requests: append(request, request...)})
+	t.Traffic.Busy(running, 200)
 	asked := askedBy(t, node)
-	t.Event("no controller hears "+node, func() { t.Partition(node, true) })
+	t.Event("no controller hears "+node, func() { t.Network.Partition(node, true) })
 	t.Event(node+" is taken off the ring", func() { awaitRing(t, others...) })
 	t.Event(node+" says so", func() { awaitNotReady(t, result, node) })
-	t.Busy(running, unheardLoad)
+	t.Traffic.Busy(running, unheardLoad)
 	now := askedBy(t, node)
 	result.Expect(now > asked+unheardLoad/10, "%s has asked others about %d packets while it was off the ring", node, now-asked)
-	t.Event("controllers hear it", func() { t.Partition(node, false); awaitRing(t, 1, 2, unheard) })
-	t.Busy(running, 100)
+	t.Event("controllers hear it", func() { t.Network.Partition(node, false); awaitRing(t, 1, 2, unheard) })
+	t.Traffic.Busy(running, 100)
 
 	asked = askedBy(t, node)
-	t.Event("the daemon of "+node+" dies", func() { t.LBs[node].Kill() })
+	t.Event("the daemon of "+node+" dies", func() { t.Daemons.LBs[node].Kill() })
 	t.Event(node+" is taken off the ring", func() { awaitRing(t, others...) })
-	t.Busy(running, unheardLoad)
-	t.Event("its daemon is started again", func() { t.LBs[node] = t.StartDaemon("lb", node); awaitRing(t, 1, 2, unheard) })
-	t.Busy(running, 100)
+	t.Traffic.Busy(running, unheardLoad)
+	t.Event("its daemon is started again", func() { t.Daemons.LBs[node] = t.Daemons.Start("lb", node); awaitRing(t, 1, 2, unheard) })
+	t.Traffic.Busy(running, 100)
 	now = askedBy(t, node)
 	result.Expect(now > asked+unheardLoad/10, "%s has asked others about %d packets since its daemon died", node, now-asked)
 }
 
 // askedBy is how many packets a load balancer has asked others about.
-func askedBy(t *world.Trial, node string) uint64 { return script.Must(t.Verdicts(node))["asked_peer"] }
+func askedBy(t *world.Trial, node string) uint64 {
+	return script.Must(t.Monitor.Verdicts(node))["asked_peer"]
+}
 
 // awaitNotReady waits until a load balancer says that it is not ready as it is off the ring.
 func awaitNotReady(t *world.Trial, result *scenario.Result, node string) {
 	begin := time.Now()
-	world.AwaitPromised(t.Context, ringWithin, node+" is not ready", func() error {
-		status, err := t.Client(node).Status(t.Context)
+	await.Promised(t.Context, ringWithin, node+" is not ready", func() error {
+		status, err := t.Daemons.Client(node).Status(t.Context)
 		if err == nil && (status.Ready || !strings.Contains(fmt.Sprint(status.NotReady), "off the ring")) {
 			err = errors.New(fmt.Sprint(status.NotReady))
 		}

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/lab/await"
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/script"
@@ -30,7 +31,7 @@ const rotationKept = 6 // connections that their servers' keepalives alone hold,
 
 func runRotation(run *scenario.Run) {
 	one := scenario.CookieService(scenario.VIP4)
-	one.Ports, one.Fallback = []uint16{80, world.HolderPort}, model.FallbackHash
+	one.Ports, one.Fallback = []uint16{80, world.IdlePort}, model.FallbackHash
 	run.Trial(world.Setup{
 		Name: "rotation", Services: []*fleet.Service{one},
 		Topology: world.Topology{LBs: 2, Servers: make([]world.ServerNode, 3), Management: true, Controllers: 2, EtcdMembers: 1},
@@ -44,20 +45,20 @@ func runRotation(run *scenario.Run) {
 type rotationTrial struct {
 	*world.Trial
 	result  *scenario.Result
-	holders *world.Holders
-	kept    []world.Holder
-	quiet   []world.Holder // that hold the first rotation up
+	holders *world.IdleClients
+	kept    []world.IdleClient
+	quiet   []world.IdleClient // that hold the first rotation up
 }
 
 func (r *rotationTrial) run() {
-	r.holders = r.NewHolders()
+	r.holders = r.Clients.NewIdleClients()
 	defer r.holders.Close()
 	for range rotationKept {
 		one := script.Must(r.holders.Open())
 		script.Check(world.KeepAlive(one.Server))
 		r.kept = append(r.kept, one)
 	}
-	running := r.Generate(scenario.ShortLived(r.Target(), 20), scenario.Browsers(r.Target(), 20), scenario.Shorts(r.Target(), 40))
+	running := r.Traffic.Generate(scenario.ShortLived(r.Fleet.Target(), 20), scenario.Browsers(r.Fleet.Target(), 20), scenario.Shorts(r.Fleet.Target(), 40))
 	r.Series(running,
 		world.Step{What: "rotate to 2, and interrupt it while clients are silent", Do: r.interrupt},
 		world.Step{What: "two operators go on, silent clients speak", Do: r.goOn},
@@ -68,19 +69,19 @@ func (r *rotationTrial) run() {
 
 // controllersFrom are the controllers in turn, beginning with one of them.
 func (r *rotationTrial) controllersFrom(i int) string {
-	return world.ControlAddresses(func(j int) string { return world.ControllerName((i+j-2)%r.Topology.Controllers + 1) }, r.Topology.Controllers)
+	return world.ControlAddresses(func(j int) string { return world.ControllerName((i+j-2)%r.Network.Controllers + 1) }, r.Network.Controllers)
 }
 
 // rotate starts `ballast ctl key rotate`, by one of the controllers.
 func (r *rotationTrial) rotate(controller int) *world.Command {
-	return script.Must(r.Operated(r.controllersFrom(controller), "key", "rotate"))
+	return script.Must(r.Operator.BeginAt(r.controllersFrom(controller), "key", "rotate"))
 }
 
 // refused types a command that must fail, and say why.
 func (r *rotationTrial) refused(why string, arguments ...string) {
-	c := script.Must(r.Operated(r.controllersFrom(1), arguments...))
-	script.Check(c.Wait(r.Context, world.DaemonDeadline, false))
-	r.result.Expect(strings.Contains(c.Complained.String(), why), "ballast %s said %q, not %q", c.Line(), c.Complained.String(), why)
+	c := script.Must(r.Operator.BeginAt(r.controllersFrom(1), arguments...))
+	script.Check(c.Wait(r.Context, await.Deadline, false))
+	r.result.Expect(strings.Contains(c.Errors.String(), why), "ballast %s said %q, not %q", c.Line(), c.Errors.String(), why)
 }
 
 // keyState is what `ballast ctl key list --json` says.
@@ -97,8 +98,8 @@ type keyState struct {
 
 // awaitKeys waits until what is known of the keys is what it should be.
 func (r *rotationTrial) awaitKeys(what string, right func(keyState) bool) {
-	world.AwaitPromised(r.Context, world.DaemonDeadline, what, func() error {
-		printed, err := r.Ctl("keys", "--json")
+	await.Promised(r.Context, await.Deadline, what, func() error {
+		printed, err := r.Operator.Ctl("keys", "--json")
 		if err != nil {
 			return err
 		}
@@ -124,13 +125,13 @@ func (r *rotationTrial) awaitSilent(current uint32, count int) {
 
 // awaitSaid waits until a command that goes on has said something.
 func (r *rotationTrial) awaitSaid(c *world.Command, what string) {
-	world.AwaitPromised(r.Context, world.DaemonDeadline, fmt.Sprintf("ballast %s says %q", c.Line(), what), func() error {
-		said := c.Said.String()
+	await.Promised(r.Context, await.Deadline, fmt.Sprintf("ballast %s says %q", c.Line(), what), func() error {
+		said := c.Output.String()
 		if strings.Contains(said, what) {
 			return nil
 		}
 		if err := c.Died(); err != nil {
-			return world.StopWaiting(world.Broken(err))
+			return await.Stop(await.Broken(err))
 		}
 		return fmt.Errorf("it has said %q", said)
 	})
@@ -139,11 +140,11 @@ func (r *rotationTrial) awaitSaid(c *world.Command, what string) {
 // done waits until rotations have come to their end.
 func (r *rotationTrial) done(epoch uint32, rotations ...*world.Command) {
 	for _, c := range rotations {
-		if err := c.Wait(r.Context, world.DaemonDeadline, true); err != nil {
-			script.Check(world.Broken(err))
+		if err := c.Wait(r.Context, await.Deadline, true); err != nil {
+			script.Check(await.Broken(err))
 		}
 		want := fmt.Sprintf("done: epoch %d is the only one\n", epoch)
-		r.result.Expect(strings.HasSuffix(c.Said.String(), want), "ballast %s said %q, not %q at last", c.Line(), c.Said.String(), want)
+		r.result.Expect(strings.HasSuffix(c.Output.String(), want), "ballast %s said %q, not %q at last", c.Line(), c.Output.String(), want)
 	}
 	r.awaitKeys(fmt.Sprintf("epoch %d is the only one", epoch), func(keys keyState) bool {
 		return keys.Current == epoch && slices.Equal(keys.Epochs, []uint32{epoch})
@@ -151,16 +152,16 @@ func (r *rotationTrial) done(epoch uint32, rotations ...*world.Command) {
 }
 
 // talk has connections say something, which must come back.
-func (r *rotationTrial) talk(connections ...world.Holder) {
+func (r *rotationTrial) talk(connections ...world.IdleClient) {
 	for _, one := range connections {
 		if err := one.Talk(); err != nil {
-			script.Check(world.Broken(fmt.Errorf("the connection of %v with %s is broken: %w", one.Client.LocalAddr(), one.At, err)))
+			script.Check(await.Broken(fmt.Errorf("the connection of %v with %s is broken: %w", one.Client.LocalAddr(), one.At, err)))
 		}
 	}
 }
 
 // silent are connections that say nothing, and that no keepalive holds.
-func (r *rotationTrial) silent(servers ...int) (all []world.Holder) {
+func (r *rotationTrial) silent(servers ...int) (all []world.IdleClient) {
 	for _, i := range servers {
 		one := r.holders.OpenAt(world.ServerName(i))
 		all = append(all, one)
@@ -174,11 +175,11 @@ func (r *rotationTrial) interrupt() {
 	r.awaitSilent(2, len(r.quiet))
 	r.refused("1 living connection whose client still echoes epoch 1", "key", "drop", "1")
 	if err := rotation.Died(); err != nil {
-		script.Check(world.Broken(err))
+		script.Check(await.Broken(err))
 	}
 	rotation.Signal(syscall.SIGINT)
-	script.Check(rotation.Wait(r.Context, world.DaemonDeadline, false))
-	complained := rotation.Complained.String()
+	script.Check(rotation.Wait(r.Context, await.Deadline, false))
+	complained := rotation.Errors.String()
 	r.result.Expect(strings.Contains(complained, "still echo") && strings.Contains(complained, "go on with `ballast ctl key rotate`"),
 		"ballast %s that was interrupted said %q", rotation.Line(), complained)
 }
@@ -204,7 +205,7 @@ func (r *rotationTrial) goOn() {
 // rotateWithoutAgents: one is dead before the key is used, another before the old key is dropped.
 func (r *rotationTrial) rotateWithoutAgents() {
 	silent := r.silent(2)
-	r.Agents[world.ServerName(3)].Kill()
+	r.Daemons.Agents[world.ServerName(3)].Kill()
 	rotation := r.rotate(1)
 	r.awaitSaid(rotation, "agent s3 is lost")
 	r.awaitKeys("the agent of s3 alone holds up that the key is used", func(keys keyState) bool {
@@ -213,7 +214,7 @@ func (r *rotationTrial) rotateWithoutAgents() {
 	r.refused("agent s3 is lost", "key", "use", "3")
 	r.startAgent(3)
 	r.awaitSilent(3, len(silent))
-	r.Agents[world.ServerName(2)].Kill()
+	r.Daemons.Agents[world.ServerName(2)].Kill()
 	r.talk(silent...)
 	silent[0].Client.Close()
 	r.awaitKeys("the agent of s2 alone holds up that the key is dropped", func(keys keyState) bool {
@@ -231,17 +232,17 @@ func all(reasons []string, about string) bool {
 }
 
 func (r *rotationTrial) startAgent(i int) {
-	r.Agents[world.ServerName(i)] = r.StartDaemon("agent", world.ServerName(i))
+	r.Daemons.Agents[world.ServerName(i)] = r.Daemons.Start("agent", world.ServerName(i))
 }
 
 // force: no table knows the way to a draining server, so a connection there whose cookie is not read any more ends.
 func (r *rotationTrial) force() {
 	silent := r.silent(1)
-	script.Must(r.Ctl("server", "drain", "web", world.ServerName(1)))
+	script.Must(r.Operator.Ctl("server", "drain", "web", world.ServerName(1)))
 	rotation := r.rotate(2)
 	r.awaitSilent(4, len(silent))
 	r.refused("1 living connection whose client still echoes epoch 3", "key", "drop", "3")
-	script.Must(r.Ctl("key", "drop", "3", "--force"))
+	script.Must(r.Operator.Ctl("key", "drop", "3", "--force"))
 	r.done(4, rotation)
 	err := silent[0].Talk()
 	r.result.Expect(errors.Is(err, syscall.ECONNRESET), "the connection that the force was for: %v", err)

@@ -75,17 +75,17 @@ func runLoss(run *scenario.Run) {
 	seen := map[bool]map[string]session.HelloOutcome{}
 	passed := map[netip.Addr]slowlink.Seen{}
 	outcome := run.Uncounted(with, func(t *world.Trial) {
-		t.StartTLS()
+		t.Servers.StartTLS(true)
 		for _, merge := range []bool{true, false} {
 			t.Event(fmt.Sprintf("GRO: %t", merge), func() {
-				script.Check(t.Space(world.RouterNode).MergeSegments(world.ClientNode, merge))
-				for i := range t.Topology.LBs {
-					script.Check(t.Space(world.LBName(i+1)).MergeSegments("eth0", merge))
+				script.Check(t.Lab.Space(world.RouterNode).MergeSegments(world.ClientNode, merge))
+				for i := range t.Network.LBs {
+					script.Check(t.Lab.Space(world.LBName(i+1)).MergeSegments("eth0", merge))
 				}
 			})
-			seen[merge] = t.SendHellos(plan)
+			seen[merge] = t.Clients.SendHellos(plan)
 		}
-		passed = t.EndClientLink()
+		passed = t.Network.EndClientLink()
 	})
 	slowest := map[int]time.Duration{}
 	for merge, clients := range seen {

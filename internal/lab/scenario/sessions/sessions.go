@@ -78,20 +78,20 @@ func run(run *scenario.Run) {
 	} {
 		seen := map[string]session.Outcome{}
 		outcome := run.Uncounted(setup(one.name, service(one.vip, one.with)), func(t *world.Trial) {
-			t.StartTLS()
+			t.Servers.StartTLS(true)
 			seen = changes(t, between, func(clients *world.Sessions) {
 				if one.vip == scenario.VIP4 {
 					flood(t, run.Result, clients, one.name)
 				}
-			}, session.Clients{Name: one.name, Target: t.Target(), Sessions: atOnce})
+			}, session.Clients{Name: one.name, Target: t.Fleet.Target(), Sessions: atOnce})
 		})
 		judge(run, outcome, seen)
 		run.Result.Expect(total(outcome, "held_hello") > 0, "%s: no segment of a hello was held", one.name)
 	}
 	seen := map[string]session.Outcome{}
 	outcome := run.Uncounted(setup("cookie", service(scenario.VIP4, func(s *fleet.Service) { s.Session = model.SessionNone })), func(t *world.Trial) {
-		t.StartTLSWithoutTickets()
-		clients := t.StartSessions(longest, session.Clients{Name: "cookie", Target: t.Target(), Sessions: atOnce})
+		t.Servers.StartTLS(false)
+		clients := t.Clients.StartSessions(longest, session.Clients{Name: "cookie", Target: t.Fleet.Target(), Sessions: atOnce})
 		clients.More(5 * between)
 		seen = clients.End()
 	})
@@ -152,9 +152,9 @@ func total(outcome world.Result, verdict string) (packets uint64) {
 
 // flood sends SYNs of clients that do not exist, while others' connections begin and end.
 func flood(t *world.Trial, result *scenario.Result, clients *world.Sessions, name string) {
-	strangers, target := t.OpenStrangers(), netip.MustParseAddrPort(t.Target())
+	strangers, target := t.Clients.OpenOutsiders(), netip.MustParseAddrPort(t.Fleet.Target())
 	defer strangers.Close()
-	before, connections := script.Must(t.Verdicts(lbs...)), clients.Now()[name].Connections
+	before, connections := script.Must(t.Monitor.Verdicts(lbs...)), clients.Now()[name].Connections
 	scenario.Bounded(t, result, "flood", func() {
 		strangers.Flood(floodPerSecond, func(i int) ([]byte, bool) {
 			syn := frames.Segment{From: strangers.From, To: strangers.To, Client: strangers.Address(), Service: target, SYN: true,
@@ -165,27 +165,27 @@ func flood(t *world.Trial, result *scenario.Result, clients *world.Sessions, nam
 	began := clients.Now()[name].Connections - connections
 	result.Measure("began_in_flood", float64(began))
 	result.Expect(began > 0, "no connection began in the flood")
-	answered := script.Must(t.Verdicts(lbs...))["answered_syn"] - before["answered_syn"]
+	answered := script.Must(t.Monitor.Verdicts(lbs...))["answered_syn"] - before["answered_syn"]
 	result.Measure("answered_in_flood", float64(answered))
 	result.Expect(float64(answered) >= floodDelivered*floodSYNs, "of %d SYNs only %d were answered", floodSYNs, answered)
 }
 
 // changes are those of pool, keys and load balancers, between which each of the clients makes some connections. Before them comes what else is to happen.
 func changes(t *world.Trial, between int, before func(clients *world.Sessions), of ...session.Clients) map[string]session.Outcome {
-	clients := t.StartSessions(longest, of...)
+	clients := t.Clients.StartSessions(longest, of...)
 	clients.More(between)
 	before(clients)
 	for _, one := range []world.Step{
-		{What: "add server s5", Do: func() { t.AddServer(5); t.Apply() }},
-		{What: "drain server s1", Do: func() { t.Drain(1); t.Apply() }},
-		{What: "kill load balancer lb1", Do: func() { t.CrashLB(1) }},
-		{What: "add the next key", Do: func() { t.AddKey(2); t.Apply() }},
-		{What: "lb1 returns", Do: func() { t.ReturnLB(1) }},
-		{What: "use the next key", Do: func() { t.Fleet.Keys.Current = 2; t.Apply() }},
-		{What: "kill load balancer lb2", Do: func() { t.CrashLB(2) }},
-		{What: "drain server s2", Do: func() { t.Drain(2); t.Apply() }},
-		{What: "lb2 returns", Do: func() { t.ReturnLB(2) }},
-		{What: "remove server s3", Do: func() { t.RemoveServer(removed); t.Apply() }},
+		{What: "add server s5", Do: func() { t.Pool.AddServer(5); t.Rollout.Apply() }},
+		{What: "drain server s1", Do: func() { t.Pool.Drain(1); t.Rollout.Apply() }},
+		{What: "kill load balancer lb1", Do: func() { t.Failures.CrashLB(1) }},
+		{What: "add the next key", Do: func() { t.Pool.AddKey(2); t.Rollout.Apply() }},
+		{What: "lb1 returns", Do: func() { t.Failures.ReturnLB(1) }},
+		{What: "use the next key", Do: func() { t.Fleet.Keys.Current = 2; t.Rollout.Apply() }},
+		{What: "kill load balancer lb2", Do: func() { t.Failures.CrashLB(2) }},
+		{What: "drain server s2", Do: func() { t.Pool.Drain(2); t.Rollout.Apply() }},
+		{What: "lb2 returns", Do: func() { t.Failures.ReturnLB(2) }},
+		{What: "remove server s3", Do: func() { t.Pool.RemoveServer(removed); t.Rollout.Apply() }},
 	} {
 		t.Event(one.What, one.Do)
 		clients.More(between)

@@ -5,6 +5,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/process/session"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/script"
+	"github.com/ballast-lb/ballast/internal/lab/software"
 	"github.com/ballast-lb/ballast/internal/lab/world"
 	"github.com/ballast-lb/ballast/internal/model"
 )
@@ -19,24 +20,24 @@ const (
 	browsedTogether = 0.2 // of those side by side that resume a session: it has two tickets for six (measured: a third)
 )
 
-// software is a program that serves a service of its own, and its clients; Go's is one of them.
-type software struct {
-	program, vip string
-	port         uint16
-	speech       string
-	clients      []string
+// program is one that serves a service of its own, and its clients; Go's is one of them.
+type program struct {
+	name, vip string
+	port      uint16
+	speech    string
+	clients   []string
 }
 
-var allSoftware = []software{
+var programs = []program{
 	{"nginx", "198.51.100.10", 443, "http", []string{"curl", "openssl", "python3"}},
 	{"apache2", "198.51.100.11", 443, "http", []string{"curl", "openssl", "python3"}},
 	{"haproxy", "198.51.100.12", 443, "http", []string{"curl", "openssl", "python3"}},
 	{"dovecot", "198.51.100.13", 993, "imap", []string{"openssl", "python3"}},
 }
 
-func (s *software) service() *fleet.Service {
+func (s *program) service() *fleet.Service {
 	return service(s.vip, func(of *fleet.Service) {
-		of.Name, of.Ports = s.program, []uint16{s.port}
+		of.Name, of.Ports = s.name, []uint16{s.port}
 		unchecked(of)
 	})
 }
@@ -44,29 +45,29 @@ func (s *software) service() *fleet.Service {
 // unchecked: checks fail where the machine is busy, and sessions go elsewhere.
 func unchecked(of *fleet.Service) { of.Health = model.Health{} }
 
-func runSoftware(run *scenario.Run) { changesOf(run, betweenAll, allSoftware) }
-func runNginx(run *scenario.Run)    { changesOf(run, betweenShort, allSoftware[:1]) }
+func runSoftware(run *scenario.Run) { changesOf(run, betweenAll, programs) }
+func runNginx(run *scenario.Run)    { changesOf(run, betweenShort, programs[:1]) }
 
 // changesOf has one series of events for all servers and clients.
-func changesOf(run *scenario.Run, between int, all []software) {
+func changesOf(run *scenario.Run, between int, all []program) {
 	var services []*fleet.Service
 	var clients []session.Clients
 	for _, one := range all {
 		of := one.service()
-		script.Check(run.FindSoftware(append(one.clients, one.program)...))
+		script.Check(software.Find(&run.Options.Options, append(one.clients, one.name)...))
 		services = append(services, of)
-		clients = append(clients, session.Clients{Name: one.program + "_go", Target: of.Target(), Speech: one.speech, Sessions: goAtOnce})
+		clients = append(clients, session.Clients{Name: one.name + "_go", Target: of.Target(), Speech: one.speech, Sessions: goAtOnce})
 		for _, program := range one.clients {
-			clients = append(clients, session.Clients{Name: one.program + "_" + program, Target: of.Target(), Speech: one.speech, Program: program, Sessions: 1})
+			clients = append(clients, session.Clients{Name: one.name + "_" + program, Target: of.Target(), Speech: one.speech, Program: program, Sessions: 1})
 		}
 	}
 	seen := map[string]session.Outcome{}
 	with := setup("software", services...)
 	with.Tickets = true
 	outcome := run.Uncounted(with, func(t *world.Trial) {
-		certificate := t.Certificate()
+		certificate := t.Foreign.Certificate()
 		for i, one := range all {
-			t.StartSoftware(one.program, services[i], certificate)
+			t.Foreign.StartTLS(one.name, services[i], certificate)
 		}
 		seen = changes(t, between, func(*world.Sessions) {}, clients...)
 	})
@@ -80,26 +81,64 @@ func changesOf(run *scenario.Run, between int, all []software) {
 	run.Result.Expect(elsewhere > 0 || moved < movedFew, "none of %d sessions of the server that was removed was resumed at another", moved)
 }
 
+// visited is what a browser has seen. Each request was a connection.
+type visited struct {
+	Alone    visits // connections one after another
+	Together visits // several at once: a browser shows each ticket once, and has not one for each
+	Failed   int    // requests
+}
+
+// visits are connections.
+type visits struct {
+	Connections, Resumed int
+	Servers              map[string]int
+}
+
+// readVisits reads what a page shows at its end.
+func readVisits(t *world.Trial, page *software.Visit) visited {
+	var shown struct {
+		Alone, Together []string
+		Failed          int
+	}
+	page.End(t.Lab, &shown)
+	if len(shown.Alone) > 0 { // it may be by a connection that Chromium has opened beside that of the page
+		shown.Alone = shown.Alone[1:]
+	}
+	return visited{newVisits(shown.Alone), newVisits(shown.Together), shown.Failed}
+}
+
+func newVisits(answers []string) visits {
+	seen := visits{len(answers), 0, map[string]int{}}
+	for _, answer := range answers {
+		now := script.Must(session.ReadHeader(answer))
+		seen.Servers[now.Server]++
+		if *now.Resumed {
+			seen.Resumed++
+		}
+	}
+	return seen
+}
+
 // runChromium has pages that make connections side by side. Servers have keys of their own: a session is resumed at its own server or not at all.
 func runChromium(run *scenario.Run) {
-	one := &allSoftware[0]
-	script.Check(run.FindSoftware(one.program, world.Browser))
+	one := &programs[0]
+	script.Check(software.Find(&run.Options.Options, one.name, software.Browser))
 	of := one.service()
-	var seen world.Visited
+	var seen visited
 	outcome := run.Uncounted(setup("chromium", of), func(t *world.Trial) {
-		certificate := t.Certificate()
-		t.StartSoftware(one.program, of, certificate)
-		page := t.Visit(certificate)
-		t.Event("add server s5", func() { t.AddServer(5); t.Apply() })
-		t.Event("drain server s1", func() { t.Drain(1); t.Apply() })
-		t.Event("kill load balancer lb1", func() { t.CrashLB(1) })
-		t.Event("lb1 returns", func() { t.ReturnLB(1) })
-		seen = page.End()
+		certificate := t.Foreign.Certificate()
+		t.Foreign.StartTLS(one.name, of, certificate)
+		page := t.Foreign.Visit(certificate, false)
+		t.Event("add server s5", func() { t.Pool.AddServer(5); t.Rollout.Apply() })
+		t.Event("drain server s1", func() { t.Pool.Drain(1); t.Rollout.Apply() })
+		t.Event("kill load balancer lb1", func() { t.Failures.CrashLB(1) })
+		t.Event("lb1 returns", func() { t.Failures.ReturnLB(1) })
+		seen = readVisits(t, page)
 	})
 	outcome.Completed = seen.Alone.Connections + seen.Together.Connections // but for the first
 	outcome.Attempted, outcome.Broken = outcome.Completed+seen.Failed, seen.Failed
 	run.Result.AddTrial(outcome, false)
-	for name, of := range map[string]world.Visits{"alone": seen.Alone, "together": seen.Together} {
+	for name, of := range map[string]visits{"alone": seen.Alone, "together": seen.Together} {
 		run.Result.Measure("connections_"+name, float64(of.Connections))
 		run.Result.Measure("resumed_"+name, float64(of.Resumed))
 		run.Result.Measure("servers_"+name, float64(len(of.Servers)))

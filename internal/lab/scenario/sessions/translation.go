@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ballast-lb/ballast/internal/lab/await"
 	"github.com/ballast-lb/ballast/internal/lab/process/session"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/script"
@@ -30,12 +31,12 @@ func runTranslation(run *scenario.Run) {
 	seen := map[string]session.Outcome{}
 	outcome := run.Uncounted(translation("translation"), func(t *world.Trial) {
 		translate(t, 1)
-		t.StartTLS()
-		clients := t.StartSessions(longest, session.Clients{Name: "translation", Target: t.Target(), Sessions: translated})
+		t.Servers.StartTLS(true)
+		clients := t.Clients.StartSessions(longest, session.Clients{Name: "translation", Target: t.Fleet.Target(), Sessions: translated})
 		clients.More(betweenRules)
 		t.Event("s2 translates addresses", func() { translate(t, 2) })
 		clients.More(betweenRules)
-		for i := range t.Topology.Servers {
+		for i := range t.Network.Servers {
 			run.Result.Expect(!resets(t, world.ServerName(i+1)), "the agent of %s says that connections are reset", world.ServerName(i+1))
 		}
 		seen = clients.End()
@@ -58,14 +59,14 @@ func translation(name string) world.Setup {
 // resetByKernel: with the agent's table turned off the rules do reset connections, and the agent says so.
 func resetByKernel(t *world.Trial, result *scenario.Result) {
 	translate(t, 1)
-	t.StartTLS()
+	t.Servers.StartTLS(true)
 	plan := session.HelloPlan{}
 	for i := range trackedClients {
 		plan.Clients = append(plan.Clients, session.Hellos{Name: fmt.Sprint(i)})
 	}
 	broken, made := 0, 0
-	world.Await(t.Context, world.DaemonDeadline, "the agent of s1 says that the kernel resets connections", func() error {
-		for _, of := range t.SendHellos(plan) {
+	await.Until(t.Context, await.Deadline, "the agent of s1 says that the kernel resets connections", func() error {
+		for _, of := range t.Clients.SendHellos(plan) {
 			if made += len(of.Servers); of.Broken != "" {
 				broken++
 			}
@@ -84,7 +85,7 @@ func resetByKernel(t *world.Trial, result *scenario.Result) {
 
 // translate loads the rules at a server.
 func translate(t *world.Trial, server int) {
-	script.Check(t.Space(world.ServerName(server)).Do(func() error {
+	script.Check(t.Lab.Space(world.ServerName(server)).Do(func() error {
 		nft := exec.Command("nft", "-f", "-")
 		nft.Stdin = strings.NewReader(dockerRules)
 		if said, err := nft.CombinedOutput(); err != nil {
@@ -96,6 +97,6 @@ func translate(t *world.Trial, server int) {
 
 // resets tells whether the agent of a server says that its kernel resets connections.
 func resets(t *world.Trial, node string) bool {
-	status := script.Must(t.AgentStatus(node))
+	status := script.Must(t.Monitor.AgentStatus(node))
 	return slices.ContainsFunc(status.Problems, func(p string) bool { return strings.Contains(p, "the kernel has reset connections") })
 }

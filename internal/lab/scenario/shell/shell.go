@@ -86,8 +86,8 @@ func total(outcome world.Result, verdict string) (packets uint64) {
 
 // started waits until every download has its server.
 func started(t *world.Trial) *world.Load {
-	running := t.Generate(scenario.Downloads(t.Target(), downloads))
-	t.Until(running, within, "all downloads are under way", func(p traffic.Progress) bool {
+	running := t.Traffic.Generate(scenario.Downloads(t.Fleet.Target(), downloads))
+	t.Traffic.Until(running, within, "all downloads are under way", func(p traffic.Progress) bool {
 		served := 0
 		for _, open := range p.OpenByServer {
 			served += open
@@ -101,7 +101,7 @@ func started(t *world.Trial) *world.Load {
 func goneOn(t *world.Trial, running *world.Load) {
 	const each = 64 << 10
 	before := running.Now().Bytes
-	t.Until(running, within, "the downloads have gone on", func(p traffic.Progress) bool { return p.Open == 0 || p.Bytes >= before+int64(p.Open)*each })
+	t.Traffic.Until(running, within, "the downloads have gone on", func(p traffic.Progress) bool { return p.Open == 0 || p.Bytes >= before+int64(p.Open)*each })
 }
 
 // reconfigured changes the pool three times under downloads. A place has three owners in that time at most: the pool's tables are those of
@@ -112,9 +112,9 @@ func reconfigured(t *world.Trial) {
 		what string
 		edit func()
 	}{
-		{"drain server s1", func() { t.Drain(1) }},
-		{"server s1 comes back", func() { t.Activate(1) }},
-		{fmt.Sprintf("drain server s%d", servers), func() { t.Drain(servers) }},
+		{"drain server s1", func() { t.Pool.Drain(1) }},
+		{"server s1 comes back", func() { t.Pool.Activate(1) }},
+		{fmt.Sprintf("drain server s%d", servers), func() { t.Pool.Drain(servers) }},
 	} {
 		t.Change(one.what, one.edit)
 		goneOn(t, running)
@@ -124,23 +124,23 @@ func reconfigured(t *world.Trial) {
 // renewed replaces every server, one by one, and a load balancer, under downloads and short connections.
 func renewed(t *world.Trial) {
 	running := started(t)
-	t.Generate(scenario.Shorts(t.Target(), 40))
+	t.Traffic.Generate(scenario.Shorts(t.Fleet.Target(), 40))
 	for _, one := range []struct {
 		what string
 		edit func(int)
 		i    int
 	}{
-		{"add", t.AddServer, 5}, {"drain", t.Drain, 1}, {"remove", t.RemoveServer, 1}, {"add", t.AddServer, 6}, {"drain", t.Drain, 2},
+		{"add", t.Pool.AddServer, 5}, {"drain", t.Pool.Drain, 1}, {"remove", t.Pool.RemoveServer, 1}, {"add", t.Pool.AddServer, 6}, {"drain", t.Pool.Drain, 2},
 		{"kill", nil, 1},
-		{"add", t.AddServer, 7}, {"remove", t.RemoveServer, 2}, {"drain", t.Drain, 3}, {"add", t.AddServer, 8}, {"drain", t.Drain, 4},
+		{"add", t.Pool.AddServer, 7}, {"remove", t.Pool.RemoveServer, 2}, {"drain", t.Pool.Drain, 3}, {"add", t.Pool.AddServer, 8}, {"drain", t.Pool.Drain, 4},
 	} {
 		if one.edit == nil {
-			t.Event("kill lb1", func() { t.CrashLB(1) })
+			t.Event("kill lb1", func() { t.Failures.CrashLB(1) })
 		} else {
 			t.Change(fmt.Sprintf("%s server s%d", one.what, one.i), func() { one.edit(one.i) })
 		}
 		goneOn(t, running)
 	}
-	t.Event("lb1 returns", func() { t.ReturnLB(1) })
+	t.Event("lb1 returns", func() { t.Failures.ReturnLB(1) })
 	goneOn(t, running)
 }

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/lab/await"
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/script"
@@ -40,13 +41,13 @@ func floodSetup() world.Setup {
 // flooder floods the service.
 type flooder struct {
 	*tableTrial
-	*world.Strangers
+	*world.Outsiders
 	service netip.AddrPort
 }
 
 func (x *tableTrial) runFloods() {
 	running := scenario.Steady(x.Trial)
-	f := &flooder{x, x.OpenStrangers(), netip.MustParseAddrPort(x.Target())}
+	f := &flooder{x, x.Clients.OpenOutsiders(), netip.MustParseAddrPort(x.Fleet.Target())}
 	defer f.Close()
 	overheard := f.overhear()
 	x.Series(running,
@@ -59,14 +60,14 @@ func (x *tableTrial) runFloods() {
 
 // overhear collects packets that real clients send within their connections.
 func (f *flooder) overhear() []frames.Segment {
-	ear := script.Must(f.OpenFrames(world.ClientNode, "eth0"))
+	ear := script.Must(f.Network.OpenFrames(world.ClientNode, "eth0"))
 	defer ear.Close()
 	var heard []frames.Segment
-	world.Await(f.Context, world.Stall, fmt.Sprintf("%d packets are overheard", floodOverheard), func() error {
+	await.Until(f.Context, world.Stall, fmt.Sprintf("%d packets are overheard", floodOverheard), func() error {
 		for {
 			frame, err := ear.Receive()
 			if err != nil {
-				return world.StopWaiting(err)
+				return await.Stop(err)
 			}
 			if frame == nil {
 				return fmt.Errorf("only %d", len(heard))
@@ -95,7 +96,7 @@ func (f *flooder) stranger() frames.Segment {
 // flood sends packets at the flood's pace, waits until most of them were counted by the verdicts that they must get, and measures what
 // they did. It returns all that was counted meanwhile, of real clients too.
 func (f *flooder) flood(name string, count int, next func(i int) frames.Segment, verdicts ...string) (counted map[string]uint64) {
-	before := script.Must(f.Verdicts(f.lbs...))
+	before := script.Must(f.Monitor.Verdicts(f.lbs...))
 	f.Flood(floodPerSecond, func(i int) ([]byte, bool) {
 		if i == count {
 			return nil, false
@@ -103,8 +104,8 @@ func (f *flooder) flood(name string, count int, next func(i int) frames.Segment,
 		segment := next(i)
 		return script.Must(segment.Frame()), true
 	})
-	world.Await(f.Context, world.Stall, fmt.Sprintf("most of the %d packets are counted as %v", count, verdicts), func() (err error) {
-		if counted, err = f.Verdicts(f.lbs...); err != nil {
+	await.Until(f.Context, world.Stall, fmt.Sprintf("most of the %d packets are counted as %v", count, verdicts), func() (err error) {
+		if counted, err = f.Monitor.Verdicts(f.lbs...); err != nil {
 			return err
 		}
 		sum := uint64(0)
@@ -130,14 +131,14 @@ func (f *flooder) flood(name string, count int, next func(i int) frames.Segment,
 // held are how many entries the flood has, and how many real connections that are open, of all load balancers.
 func (f *flooder) held() (flood, real int, err error) {
 	for _, lb := range f.lbs {
-		entries, err := f.Entries(lb)
+		entries, err := f.Tables.Entries(lb)
 		if err != nil {
 			return 0, 0, err
 		}
 		f.result.Expect(len(entries) <= floodCapacity, "%s lists %d connections, it has room for %d", lb, len(entries), floodCapacity)
 		for _, one := range entries {
 			switch {
-			case netip.MustParsePrefix(world.StrangersNet).Contains(one.Client.Addr()):
+			case netip.MustParsePrefix(world.OutsidersNet).Contains(one.Client.Addr()):
 				flood++
 			case world.IsOpen(one):
 				real++
@@ -185,7 +186,7 @@ func (f *flooder) floodFINs(overheard []frames.Segment) {
 // awaitForgotten waits until the flood has no entry any more, and all lasting connections have one.
 func (f *flooder) awaitForgotten() {
 	begin := time.Now()
-	world.AwaitPromised(f.Context, tableSettles, "no entry is the flood's, and lasting connections have theirs", func() error {
+	await.Promised(f.Context, tableSettles, "no entry is the flood's, and lasting connections have theirs", func() error {
 		flood, real, err := f.held()
 		if err == nil && (flood > 0 || real < floodLasting) {
 			err = fmt.Errorf("%d are, and %d are real", flood, real)

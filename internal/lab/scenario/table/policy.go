@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/lab/await"
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/script"
@@ -37,9 +38,9 @@ func policySetup() world.Setup {
 }
 
 func (x *tableTrial) runPolicies() {
-	running := x.Generate(scenario.Downloads(x.Target(), 24), scenario.Browsers(x.Target(), 12), scenario.Shorts(x.Target(), 40))
-	x.Busy(running, 60)
-	suspect := netip.MustParseAddr(x.Topology.SourceAddresses(false)[1])
+	running := x.Traffic.Generate(scenario.Downloads(x.Fleet.Target(), 24), scenario.Browsers(x.Fleet.Target(), 12), scenario.Shorts(x.Fleet.Target(), 40))
+	x.Traffic.Busy(running, 60)
+	suspect := netip.MustParseAddr(x.Network.SourceAddresses(false)[1])
 	s := &scrubbing{tableTrial: x, suspect: suspect}
 	x.Series(running,
 		world.Step{What: "one connection is greedy", Do: x.uploadGreedily},
@@ -51,12 +52,12 @@ func (x *tableTrial) runPolicies() {
 
 // uploadGreedily uploads as fast as it goes. What is dropped must be its own: it repeats it.
 func (x *tableTrial) uploadGreedily() {
-	before := script.Must(x.Verdicts(x.lbs...))
-	greedy := x.Dial(x.Topology.SourceAddresses(false)[0])
+	before := script.Must(x.Monitor.Verdicts(x.lbs...))
+	greedy := x.Clients.Dial(x.Network.SourceAddresses(false)[0])
 	defer greedy.Close()
 	begin := time.Now()
 	script.Check(greedy.SetDeadline(begin.Add(time.Minute)))
-	request, err := http.NewRequest(http.MethodPut, "http://"+x.Target()+world.PathUpload+"greedy", bytes.NewReader(make([]byte, greedyBytes)))
+	request, err := http.NewRequest(http.MethodPut, "http://"+x.Fleet.Target()+world.PathUpload+"greedy", bytes.NewReader(make([]byte, greedyBytes)))
 	if err == nil {
 		err = request.Write(greedy)
 	}
@@ -64,9 +65,9 @@ func (x *tableTrial) uploadGreedily() {
 	answer, err := http.ReadResponse(bufio.NewReader(greedy), request)
 	script.Checkf(err, "upload greedily")
 	took := time.Since(begin)
-	after := script.Must(x.Verdicts(x.lbs...))
+	after := script.Must(x.Monitor.Verdicts(x.lbs...))
 	own, others := 0, 0
-	sockets := script.Must(x.Space(world.ClientNode).Established())
+	sockets := script.Must(x.Lab.Space(world.ClientNode).Established())
 	for _, socket := range sockets {
 		if socket.Local.String() == greedy.LocalAddr().String() {
 			own = int(socket.Retransmitted)
@@ -98,10 +99,10 @@ func (s *scrubbing) begin(suspect bool) {
 		verb = "clear"
 	}
 	for _, lb := range s.lbs {
-		script.Must(s.Tell(lb, "connections", verb, "--service", "web", "--client", s.suspect.String()))
+		script.Must(s.Operator.On(lb, "connections", verb, "--service", "web", "--client", s.suspect.String()))
 	}
-	world.AwaitPromised(s.Context, world.DaemonDeadline, "entries tell who is suspect", func() error {
-		tables, err := s.Tables(s.lbs...)
+	await.Promised(s.Context, await.Deadline, "entries tell who is suspect", func() error {
+		tables, err := s.Tables.Open(s.lbs...)
 		if err != nil {
 			return err
 		}
@@ -125,17 +126,17 @@ func (s *scrubbing) begin(suspect bool) {
 
 // handedOn is what the scrubber's agent sent on, and what the load balancers sent there.
 func (s *scrubbing) handedOn() (on, sent uint64, err error) {
-	counters, err := s.Client(world.ServerName(scrubber)).Counters(s.Context)
+	counters, err := s.Daemons.Client(world.ServerName(scrubber)).Counters(s.Context)
 	if err != nil {
 		return 0, 0, err
 	}
-	verdicts, err := s.Verdicts(s.lbs...)
+	verdicts, err := s.Monitor.Verdicts(s.lbs...)
 	return counters["handed_on"], verdicts["forwarded_by_scrubber"], err
 }
 
 // watch looks at what passes the scrubber's link while clients open connections.
 func (s *scrubbing) watch(running *world.Load) {
-	link := script.Must(s.OpenFrames(world.RouterNode, world.ServerName(scrubber)))
+	link := script.Must(s.Network.OpenFrames(world.RouterNode, world.ServerName(scrubber)))
 	defer link.Close()
 	visits, done := map[netip.Addr]int{}, make(chan struct{})
 	var watching sync.WaitGroup
@@ -156,8 +157,8 @@ func (s *scrubbing) watch(running *world.Load) {
 		}
 	})
 	err := script.Try(func() {
-		s.Busy(running, scrubbedBefore)
-		world.AwaitPromised(s.Context, world.Stall, "the scrubber has handed on what it was sent", func() error {
+		s.Traffic.Busy(running, scrubbedBefore)
+		await.Promised(s.Context, world.Stall, "the scrubber has handed on what it was sent", func() error {
 			on, sent, err := s.handedOn()
 			if err == nil && (on < scrubbedLeast || on+on/20 < sent) {
 				err = fmt.Errorf("it was sent %d packets and handed on %d", sent, on)
@@ -178,7 +179,7 @@ func (s *scrubbing) watch(running *world.Load) {
 func (s *scrubbing) judgeQuiet(running *world.Load) {
 	_, before, err := s.handedOn()
 	script.Check(err)
-	s.Busy(running, scrubbedBefore)
+	s.Traffic.Busy(running, scrubbedBefore)
 	on, after, err := s.handedOn()
 	s.result.Measure("scrubber_handed_on", float64(on))
 	s.result.Measure("scrubber_was_sent", float64(after))

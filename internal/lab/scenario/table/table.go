@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/lab/await"
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
@@ -74,10 +75,10 @@ func runTable(run *scenario.Run) {
 type silentClients map[netip.AddrPort]bool
 
 func (x *tableTrial) runEntries() {
-	running := x.Generate(scenario.Downloads(x.Target(), tableDownloads))
-	world.AwaitPromised(x.Context, tableSettles, "tables list the downloads", func() error { return x.Listed(nil, x.lbs...) })
-	holders := x.Generate(traffic.Flow{
-		Name: "hold", Target: x.Target(), Count: tableHolders, Concurrent: tableHolders, PerSecond: 50, Requests: []traffic.Request{
+	running := x.Traffic.Generate(scenario.Downloads(x.Fleet.Target(), tableDownloads))
+	await.Promised(x.Context, tableSettles, "tables list the downloads", func() error { return x.Tables.Listed(nil, x.lbs...) })
+	holders := x.Traffic.Generate(traffic.Flow{
+		Name: "hold", Target: x.Fleet.Target(), Count: tableHolders, Concurrent: tableHolders, PerSecond: 50, Requests: []traffic.Request{
 			{Path: world.PathUpload + "hold", Bytes: tableUpload, Upload: true}, {Path: world.PathName, Pause: time.Hour}},
 	})
 	silent := silentClients{}
@@ -88,7 +89,7 @@ func (x *tableTrial) runEntries() {
 		{What: "tables hold nothing that has ended, nor what is silent", Do: func() { x.awaitFreed(silent) }},
 		{What: "silent connections go on", Do: func() { x.speak(holders, silent) }},
 		{What: "kill lb1; all its connections get entries on lb2", Do: x.lose1},
-		{What: "lb1 returns", Do: func() { x.ReturnLB(1) }},
+		{What: "lb1 returns", Do: func() { x.Failures.ReturnLB(1) }},
 	} {
 		x.Event(one.What, one.Do)
 	}
@@ -99,15 +100,15 @@ func (x *tableTrial) runEntries() {
 // many packets and bytes as the server's TCP got.
 func (x *tableTrial) awaitCounted(silent silentClients) {
 	exact := 0
-	world.AwaitPromised(x.Context, tableSettles, "tables list the open connections with their packets and bytes", func() error {
-		if err := x.Listed(nil, x.lbs...); err != nil {
+	await.Promised(x.Context, tableSettles, "tables list the open connections with their packets and bytes", func() error {
+		if err := x.Tables.Listed(nil, x.lbs...); err != nil {
 			return err
 		}
-		have, err := x.Connections()
+		have, err := x.Tables.Connections()
 		if err != nil {
 			return err
 		}
-		tables, err := x.Tables(x.lbs...)
+		tables, err := x.Tables.Open(x.lbs...)
 		if err != nil {
 			return err
 		}
@@ -145,8 +146,8 @@ func near(is, want float64) bool { return is >= want*(1-countedShare) && is <= w
 // resetSome opens connections that the clients then reset.
 func (x *tableTrial) resetSome() {
 	for i := range tableResets {
-		connection := x.Dial(x.Topology.SourceAddresses(false)[i])
-		request, err := http.NewRequest(http.MethodGet, "http://"+x.Target()+world.PathName, nil)
+		connection := x.Clients.Dial(x.Network.SourceAddresses(false)[i])
+		request, err := http.NewRequest(http.MethodGet, "http://"+x.Fleet.Target()+world.PathName, nil)
 		if err == nil {
 			err = request.Write(connection)
 		}
@@ -162,10 +163,10 @@ func (x *tableTrial) resetSome() {
 
 // endSome opens connections that the clients end.
 func (x *tableTrial) endSome() {
-	before := script.Must(x.Verdicts(x.lbs...))
-	ended := x.Generate(scenario.Exchanges(x.Target(), 60, 20_000))
+	before := script.Must(x.Monitor.Verdicts(x.lbs...))
+	ended := x.Traffic.Generate(scenario.Exchanges(x.Fleet.Target(), 60, 20_000))
 	ended.Wait(x.Context)
-	after := script.Must(x.Verdicts(x.lbs...))
+	after := script.Must(x.Monitor.Verdicts(x.lbs...))
 	added := after["forwarded_added"] - before["forwarded_added"]
 	x.result.Expect(added >= 60, "60 connections got %d entries", added)
 }
@@ -173,12 +174,12 @@ func (x *tableTrial) endSome() {
 // awaitFreed waits until entries are gone of connections that ended or say nothing. These live on.
 func (x *tableTrial) awaitFreed(silent silentClients) {
 	begin := time.Now()
-	world.AwaitPromised(x.Context, tableSettles, "entries of ended and silent connections are free", func() error {
-		if err := x.Listed(silent, x.lbs...); err != nil {
+	await.Promised(x.Context, tableSettles, "entries of ended and silent connections are free", func() error {
+		if err := x.Tables.Listed(silent, x.lbs...); err != nil {
 			return err
 		}
 		for _, lb := range x.lbs {
-			all, err := x.Entries(lb)
+			all, err := x.Tables.Entries(lb)
 			if err != nil {
 				return err
 			}
@@ -195,7 +196,7 @@ func (x *tableTrial) awaitFreed(silent silentClients) {
 
 // speak lets the silent connections speak and end.
 func (x *tableTrial) speak(holders *world.Load, silent silentClients) {
-	have := script.Must(x.Connections())
+	have := script.Must(x.Tables.Connections())
 	for client := range silent {
 		x.result.Expect(have[client].Server != "", "%v has no connection any more: it was to be silent only", client)
 	}
@@ -205,12 +206,12 @@ func (x *tableTrial) speak(holders *world.Load, silent silentClients) {
 
 // lose1 ends lb1 as a power cut would.
 func (x *tableTrial) lose1() {
-	before := script.Must(x.Tables(world.LBName(1)))
+	before := script.Must(x.Tables.Open(world.LBName(1)))
 	moved := len(before[world.LBName(1)])
 	x.result.Measure("killed_lb_connections", float64(moved))
 	x.result.Expect(moved > 0, "lb1 had no connection: its death proves nothing")
 	begin := time.Now()
-	x.CrashLB(1)
-	world.AwaitPromised(x.Context, tableSettles, "lb2 lists all connections", func() error { return x.Listed(nil, world.LBName(2)) })
+	x.Failures.CrashLB(1)
+	await.Promised(x.Context, tableSettles, "lb2 lists all connections", func() error { return x.Tables.Listed(nil, world.LBName(2)) })
 	x.result.Measure("seconds_until_entries_elsewhere", world.Round(time.Since(begin)))
 }

@@ -37,10 +37,10 @@ func runReturnThrough(run *scenario.Run) {
 func throughChanges(t *world.Trial) {
 	running := scenario.Steady(t)
 	t.Series(running,
-		world.Step{What: "add server s4", Do: func() { t.AddServer(4); t.Apply() }},
-		world.Step{What: "drain server s1", Do: func() { t.Fleet.Services[0].Drain(1); t.Apply() }},
+		world.Step{What: "add server s4", Do: func() { t.Pool.AddServer(4); t.Rollout.Apply() }},
+		world.Step{What: "drain server s1", Do: func() { t.Fleet.Services[0].Drain(1); t.Rollout.Apply() }},
 		world.Step{What: "kill lb1, lb2 takes over", Do: func() { takeOver(t, 1, 2) }},
-		world.Step{What: "lb1 returns", Do: func() { t.ReturnLB(1) }})
+		world.Step{What: "lb1 returns", Do: func() { t.Failures.ReturnLB(1) }})
 }
 
 func throughTakeOver(t *world.Trial) {
@@ -50,6 +50,6 @@ func throughTakeOver(t *world.Trial) {
 
 // takeOver crashes one LB and leads the servers' answers by the other, as their gateway protocol would.
 func takeOver(t *world.Trial, from, to int) {
-	t.CrashLB(from)
-	t.AnswerByLB(to)
+	t.Failures.CrashLB(from)
+	t.Network.AnswerByLB(to)
 }

@@ -13,8 +13,10 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
+	"github.com/ballast-lb/ballast/internal/lab/host"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/script"
+	"github.com/ballast-lb/ballast/internal/lab/software"
 	"github.com/ballast-lb/ballast/internal/lab/world"
 )
 
@@ -45,12 +47,8 @@ func runThroughput(run *scenario.Run) {
 	run.Result.AddTrial(run.Uncounted(world.Setup{
 		Name: "paired", Services: []*fleet.Service{with, without}, Topology: world.Topology{LBs: 1, Servers: make([]world.ServerNode, 1)},
 	}, func(t *world.Trial) {
-		server, err := t.Start(world.Spawn{Node: "s1", Program: "iperf3", Arguments: []string{"-s"}})
-		if err != nil {
-			script.Check(fmt.Errorf("%w: install iperf3", err))
-		}
-		listening := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), iperfPort)
-		t.AwaitPort(t.Context, server, "s1", listening)
+		listens := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), iperfPort)
+		software.Program{Node: "s1", Name: "iperf3", Arguments: []string{"-s"}, Listens: listens}.Start(t.Lab)
 		for _, one := range []struct {
 			name    string
 			measure func(t *world.Trial, vip string, length time.Duration) float64
@@ -66,7 +64,7 @@ func pairs(t *world.Trial, result *scenario.Result, name string, length time.Dur
 	for range throughputPairs {
 		for _, one := range t.Fleet.Services {
 			value := measure(t, one.VIP.String(), length)
-			t.Progress("%s with affinity %s: %.4g", name, one.Affinity, value)
+			t.Lab.Progress("%s with affinity %s: %.4g", name, one.Affinity, value)
 			values[one.Affinity.String()] = append(values[one.Affinity.String()], value)
 		}
 	}
@@ -115,7 +113,7 @@ func runClientTool(t *world.Trial, length time.Duration, program string, argumen
 		script.Check(fmt.Errorf("measure throughput: %w: install %s", err, program))
 	}
 	var output bytes.Buffer
-	p := script.Must(t.Start(world.Spawn{Node: world.ClientNode, Program: program, Arguments: arguments, Stdout: &output}))
+	p := script.Must(t.Lab.Start(host.Spawn{Node: world.ClientNode, Program: program, Arguments: arguments, Stdout: &output}))
 	select {
 	case <-p.Exited:
 	case <-t.Context.Done():

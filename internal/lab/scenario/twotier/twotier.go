@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/lab/await"
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
@@ -53,11 +54,11 @@ func runTwoTier(run *scenario.Run) {
 
 // tierLoad is what clients do while the tiers change.
 func tierLoad(t *world.Trial) *world.Load {
-	running := t.Generate(scenario.Downloads(t.Target(), tierDownloads), scenario.Browsers(t.Target(), tierBrowsers), scenario.Shorts(t.Target(), tierShorts))
-	t.Until(running, 30*time.Second, "all downloads and browsers are open", func(p traffic.Progress) bool {
+	running := t.Traffic.Generate(scenario.Downloads(t.Fleet.Target(), tierDownloads), scenario.Browsers(t.Fleet.Target(), tierBrowsers), scenario.Shorts(t.Fleet.Target(), tierShorts))
+	t.Traffic.Until(running, 30*time.Second, "all downloads and browsers are open", func(p traffic.Progress) bool {
 		return p.OpenByFlow["download"] == tierDownloads && p.OpenByFlow["browse"] == tierBrowsers
 	})
-	t.Busy(running, tierWarmup)
+	t.Traffic.Busy(running, tierWarmup)
 	return running
 }
 
@@ -74,28 +75,28 @@ func (d *tierTrial) run(t *world.Trial) {
 	d.Trial = t
 	running := tierLoad(t)
 	t.Series(running,
-		world.Step{What: "add servers s7 and s8", Do: func() { t.AddServer(7); t.AddServer(8); t.Apply() }},
-		world.Step{What: "kill lb1 of the first tier", Do: func() { t.CrashLB(1) }},
-		world.Step{What: "add the next key", Do: func() { t.AddKey(2); t.Apply() }},
-		world.Step{What: "drain servers s1 and s2", Do: func() { t.Drain(1); t.Drain(2); t.Apply() }},
-		world.Step{What: "add second4 to the second tier", Do: func() { t.AddSecond(4); t.Apply() }},
-		world.Step{What: "lb1 returns", Do: func() { t.ReturnLB(1) }},
-		world.Step{What: "drain second1", Do: func() { t.DrainSecond(1); t.Apply() }},
-		world.Step{What: "use the next key", Do: func() { t.Fleet.Keys.Current = 2; t.Apply() }},
-		world.Step{What: "remove servers s1 and s2", Do: func() { t.RemoveServer(1); t.RemoveServer(2); t.Apply() }},
+		world.Step{What: "add servers s7 and s8", Do: func() { t.Pool.AddServer(7); t.Pool.AddServer(8); t.Rollout.Apply() }},
+		world.Step{What: "kill lb1 of the first tier", Do: func() { t.Failures.CrashLB(1) }},
+		world.Step{What: "add the next key", Do: func() { t.Pool.AddKey(2); t.Rollout.Apply() }},
+		world.Step{What: "drain servers s1 and s2", Do: func() { t.Pool.Drain(1); t.Pool.Drain(2); t.Rollout.Apply() }},
+		world.Step{What: "add second4 to the second tier", Do: func() { t.Pool.AddSecond(4); t.Rollout.Apply() }},
+		world.Step{What: "lb1 returns", Do: func() { t.Failures.ReturnLB(1) }},
+		world.Step{What: "drain second1", Do: func() { t.Pool.DrainSecond(1); t.Rollout.Apply() }},
+		world.Step{What: "use the next key", Do: func() { t.Fleet.Keys.Current = 2; t.Rollout.Apply() }},
+		world.Step{What: "remove servers s1 and s2", Do: func() { t.Pool.RemoveServer(1); t.Pool.RemoveServer(2); t.Rollout.Apply() }},
 		world.Step{What: "every connection has been on one node of the second tier", Do: d.judgePlaces},
 		// It still has connections: they move to other nodes, with their servers.
-		world.Step{What: "remove second1", Do: func() { t.RemoveSecond(1); t.Apply() }})
+		world.Step{What: "remove second1", Do: func() { t.Pool.RemoveSecond(1); t.Rollout.Apply() }})
 	t.Event("kill second2", func() { d.kill(2) })
 	t.Series(running,
 		world.Step{What: "its connections have entries elsewhere", Do: d.awaitElsewhere},
-		world.Step{What: "second2 returns", Do: func() { t.ReturnSecond(2) }})
+		world.Step{What: "second2 returns", Do: func() { t.Failures.ReturnSecond(2) }})
 	running.Finish(t.Context)
 }
 
 // nodes are the load balancers of the second tier but some.
 func (d *tierTrial) nodes(but ...int) (names []string) {
-	for i := range d.Topology.Second {
+	for i := range d.Network.Second {
 		if !slices.Contains(but, i+1) {
 			names = append(names, world.SecondName(i+1))
 		}
@@ -105,14 +106,14 @@ func (d *tierTrial) nodes(but ...int) (names []string) {
 
 // judgePlaces: through all changes every connection stayed with one node of the second tier.
 func (d *tierTrial) judgePlaces() {
-	tables := script.Must(d.Tables(d.nodes()...))
+	tables := script.Must(d.Tables.Open(d.nodes()...))
 	times := map[netip.AddrPort]int{}
 	for _, table := range tables {
 		for client := range table {
 			times[client]++
 		}
 	}
-	have := script.Must(d.Connections())
+	have := script.Must(d.Tables.Connections())
 	listed, twice := 0, 0
 	for client := range have {
 		listed += min(times[client], 1)
@@ -123,8 +124,8 @@ func (d *tierTrial) judgePlaces() {
 	d.result.Expect(listed >= tierDownloads+tierBrowsers, "of %d connections only %d are in a table", len(have), listed)
 	// One that is made while the pool changes may have its first packets counted by two nodes.
 	d.result.Expect(twice <= listed/50, "%d of %d connections have been on two nodes of the second tier", twice, listed)
-	first := script.Must(d.Verdicts(world.LBName(1), world.LBName(2)))
-	second := script.Must(d.Verdicts(d.nodes()...))
+	first := script.Must(d.Monitor.Verdicts(world.LBName(1), world.LBName(2)))
+	second := script.Must(d.Monitor.Verdicts(d.nodes()...))
 	followed := func(v map[string]uint64, verdict string, others ...string) float64 {
 		all := v[verdict]
 		for _, other := range others {
@@ -144,21 +145,21 @@ func (d *tierTrial) judgePlaces() {
 func (d *tierTrial) kill(i int) {
 	name := world.SecondName(i)
 	d.from = time.Now()
-	tables := script.Must(d.Tables(name))
+	tables := script.Must(d.Tables.Open(name))
 	d.killed = tables[name]
-	d.Crash(d.Second[name], "eth0")
+	d.Failures.Crash(d.Daemons.Second[name], "eth0")
 	d.at = time.Now()
 }
 
 // awaitElsewhere waits until all connections of the killed node that are still open have entries on others.
 func (d *tierTrial) awaitElsewhere() {
 	moved := 0
-	world.AwaitPromised(d.Context, world.Stall, "the connections of the killed node have entries elsewhere", func() error {
-		have, err := d.Connections()
+	await.Promised(d.Context, world.Stall, "the connections of the killed node have entries elsewhere", func() error {
+		have, err := d.Tables.Connections()
 		if err != nil {
 			return err
 		}
-		tables, err := d.Tables(d.nodes(1, 2)...)
+		tables, err := d.Tables.Open(d.nodes(1, 2)...)
 		if err != nil {
 			return err
 		}
@@ -186,7 +187,7 @@ func (d *tierTrial) awaitElsewhere() {
 // judge tells the fate of the connections that were on the killed node from that of the others.
 func (d *tierTrial) judge(outcome world.Result) {
 	on, survived := 0, 0
-	for _, running := range d.Loads {
+	for _, running := range d.Traffic.Loads() {
 		for _, connection := range running.Connections {
 			source, err := netip.ParseAddrPort(connection.Source)
 			if _, here := d.killed[source]; err != nil || !here || connection.Started.After(d.from) || connection.Ended.Before(d.at) {
@@ -210,11 +211,11 @@ func (d *tierTrial) judge(outcome world.Result) {
 func localTables(t *world.Trial) {
 	running := tierLoad(t)
 	t.Series(running,
-		world.Step{What: "add servers s7 and s8", Do: func() { t.AddServer(7); t.AddServer(8); t.Apply() }},
-		world.Step{What: "kill lb1", Do: func() { t.CrashLB(1) }},
-		world.Step{What: "drain servers s1 and s2", Do: func() { t.Drain(1); t.Drain(2); t.Apply() }},
-		world.Step{What: "lb1 returns", Do: func() { t.ReturnLB(1) }},
-		world.Step{What: "remove servers s1 and s2", Do: func() { t.RemoveServer(1); t.RemoveServer(2); t.Apply() }},
-		world.Step{What: "kill lb2", Do: func() { t.CrashLB(2) }},
-		world.Step{What: "lb2 returns", Do: func() { t.ReturnLB(2) }})
+		world.Step{What: "add servers s7 and s8", Do: func() { t.Pool.AddServer(7); t.Pool.AddServer(8); t.Rollout.Apply() }},
+		world.Step{What: "kill lb1", Do: func() { t.Failures.CrashLB(1) }},
+		world.Step{What: "drain servers s1 and s2", Do: func() { t.Pool.Drain(1); t.Pool.Drain(2); t.Rollout.Apply() }},
+		world.Step{What: "lb1 returns", Do: func() { t.Failures.ReturnLB(1) }},
+		world.Step{What: "remove servers s1 and s2", Do: func() { t.Pool.RemoveServer(1); t.Pool.RemoveServer(2); t.Rollout.Apply() }},
+		world.Step{What: "kill lb2", Do: func() { t.Failures.CrashLB(2) }},
+		world.Step{What: "lb2 returns", Do: func() { t.Failures.ReturnLB(2) }})
 }

@@ -1,0 +1,82 @@
+// Load balancers that fail and return.
+package world
+
+import (
+	"errors"
+
+	"github.com/ballast-lb/ballast/internal/lab/host"
+	"github.com/ballast-lb/ballast/internal/lab/script"
+)
+
+// Failures take load balancers down and bring them back.
+type Failures struct {
+	network *Network
+	rollout *Rollout
+}
+
+// CrashLB ends a load balancer as a power cut would.
+func (f *Failures) CrashLB(i int) { f.Crash(f.rollout.LBs[LBName(i)], "eth0", "eth1") }
+
+// Crash cuts a node off its links and kills its daemon; what it had in memory is gone.
+func (f *Failures) Crash(what *Daemon, links ...string) {
+	var errs []error
+	for _, link := range links {
+		errs = append(errs, f.network.lab.Space(what.Node).SetLink(link, false))
+	}
+	what.Kill()
+	what.down = true
+	script.Check(errors.Join(append(errs, f.removePins(what.Node))...))
+}
+
+func (f *Failures) removePins(node string) error {
+	_, err := host.RemovePins(f.network.lab.NodeDir(node))
+	return err
+}
+
+// ReturnLB boots a crashed load balancer: it takes traffic when it is ready, not before.
+func (f *Failures) ReturnLB(i int) {
+	node := LBName(i)
+	script.Check(f.network.lab.Space(node).SetLink("eth1", true))
+	f.rollout.LBs[node] = nil
+	f.network.routeToFarServers(node)
+	f.rollout.Apply()
+	script.Check(f.network.lab.Space(node).SetLink("eth0", true))
+	f.network.routeUp(i)
+}
+
+// ReturnSecond boots a crashed load balancer of the second tier: the first sees by itself that it lives.
+func (f *Failures) ReturnSecond(i int) {
+	node := SecondName(i)
+	f.rollout.Second[node] = nil
+	script.Check(f.network.lab.Space(node).SetLink("eth0", true))
+	f.network.routeSecondOut(node)
+	f.rollout.Apply()
+}
+
+// Die is what a load balancer does whose machine has gone. What it had in memory is gone.
+func (f *Failures) Die(i int) {
+	node := f.rollout.LBs[LBName(i)]
+	f.network.Silence(i, true)
+	node.Kill()
+	node.down = true
+}
+
+// Reborn starts a load balancer that has died, with nothing but its files.
+func (f *Failures) Reborn(i int) {
+	name := LBName(i)
+	script.Check(f.removePins(name))
+	f.rollout.LBs[name] = nil
+	f.rollout.Apply()
+	f.network.Silence(i, false)
+}
+
+// DetachLB removes the data path of a load balancer, whose daemon has ended.
+func (f *Failures) DetachLB(i int) {
+	node := LBName(i)
+	p := script.Must(f.network.lab.Start(host.Spawn{Node: node, Program: f.network.lab.Binary,
+		Arguments: append([]string{"lb", "--detach"}, f.rollout.directories(node)...)}))
+	<-p.Exited
+	if p.Err != nil {
+		script.Check(errors.Join(p.Err, errors.New(p.LastWords())))
+	}
+}

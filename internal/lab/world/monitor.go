@@ -1,0 +1,192 @@
+// What daemons report: servers, weights, health, counters.
+package world
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/lab/await"
+	"github.com/ballast-lb/ballast/internal/lab/script"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// Implementation constants of health checks.
+const (
+	CheckInterval = 300 * time.Millisecond
+	CheckTimeout  = 300 * time.Millisecond
+	CheckRise     = 2
+	CheckFall     = 2
+	ResumeMax     = 10 * time.Second // until weights and health follow again, at most
+)
+
+// Checks is how what the lab has checked is checked.
+func Checks(kind model.Check) model.Health {
+	return model.Health{Check: kind, Interval: model.Duration(CheckInterval), Timeout: model.Duration(CheckTimeout), Rise: CheckRise, Fall: CheckFall}
+}
+
+// Monitor asks the daemons of a rollout.
+type Monitor struct{ rollout *Rollout }
+
+// Servers is what a load balancer knows of the servers.
+func (m *Monitor) Servers(lb string) ([]*ballastv1.ServerStatus, error) {
+	answer, err := m.rollout.Client(lb).Fleet().ListServers(m.rollout.lab.Context, &ballastv1.ListServersRequest{})
+	if err != nil {
+		return nil, err
+	}
+	return answer.Servers, nil
+}
+
+// Server is what a load balancer knows of server i.
+func (m *Monitor) Server(lb string, i int) (*ballastv1.ServerStatus, error) {
+	servers, err := m.Servers(lb)
+	at := slices.IndexFunc(servers, func(s *ballastv1.ServerStatus) bool { return s.Server.Name == ServerName(i) })
+	if err == nil && at < 0 {
+		err = fmt.Errorf("%s has no server %d", lb, i)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return servers[at], nil
+}
+
+// Weights are those that a load balancer dispatches by now, by service and server.
+func (m *Monitor) Weights(lb string) (map[string]uint32, error) {
+	servers, err := m.Servers(lb)
+	if err != nil {
+		return nil, err
+	}
+	weights := map[string]uint32{}
+	for _, server := range servers {
+		weights[server.Service+"/"+server.Server.Name] = server.Weight
+	}
+	return weights, nil
+}
+
+// AwaitNewWeights waits until a load balancer dispatches by other weights than before.
+func (m *Monitor) AwaitNewWeights(lb string, before map[string]uint32, within time.Duration) {
+	await.Promised(m.rollout.lab.Context, within, lb+" has new weights", func() error {
+		now, err := m.Weights(lb)
+		if err == nil && maps.Equal(now, before) {
+			err = fmt.Errorf("they are still %v", now)
+		}
+		return err
+	})
+}
+
+// AwaitWeights waits until the weights at load balancers change: load is followed.
+func (m *Monitor) AwaitWeights(within time.Duration, lbs ...string) {
+	for _, lb := range lbs {
+		m.AwaitNewWeights(lb, script.Must(m.Weights(lb)), within)
+	}
+}
+
+// AwaitHealth waits until load balancers hold a server for unhealthy, or no longer.
+func (m *Monitor) AwaitHealth(i int, sick bool, lbs ...string) {
+	for _, lb := range lbs {
+		await.Promised(m.rollout.lab.Context, ResumeMax, fmt.Sprintf("%s was told that server %d is unhealthy: %t", lb, i, sick), func() error {
+			servers, err := m.Servers(lb)
+			for _, server := range servers {
+				if server.Server.Name == ServerName(i) && (server.Health == "unhealthy") != sick {
+					return fmt.Errorf("for it the server is %s", server.Health)
+				}
+			}
+			return err
+		})
+	}
+}
+
+// Dispatched is how many connections lb1 and lb2 have given to a server.
+func (m *Monitor) Dispatched(i int) (counts []uint64, err error) {
+	for _, lb := range []string{LBName(1), LBName(2)} {
+		services, err := m.rollout.services(lb)
+		if err != nil {
+			return nil, err
+		}
+		for _, server := range services[0].Servers {
+			if server.Name == ServerName(i) {
+				counts = append(counts, server.Connections)
+			}
+		}
+	}
+	return counts, nil
+}
+
+// Estimated is how many connections of a service load balancers take to be open, all together.
+func (m *Monitor) Estimated(service string, lbs ...string) (open int, err error) {
+	for _, lb := range lbs {
+		servers, err := m.Servers(lb)
+		if err != nil {
+			return 0, err
+		}
+		for _, server := range servers {
+			if server.Service == service {
+				open += int(server.GetConnections())
+			}
+		}
+	}
+	return open, nil
+}
+
+// EstimatesNothing says which server a load balancer still takes to have open connections; nil: none.
+func (m *Monitor) EstimatesNothing(lb string) error {
+	servers, err := m.Servers(lb)
+	for _, server := range servers {
+		if server.GetConnections() != 0 {
+			return fmt.Errorf("service %s: server %s has %d", server.Service, server.Server.Name, server.GetConnections())
+		}
+	}
+	return err
+}
+
+// Counters are the packet counters of every daemon that answers, by node and verdict; zeros are left out.
+func (m *Monitor) Counters() map[string]map[string]uint64 {
+	all := map[string]map[string]uint64{}
+	for _, node := range m.rollout.network.daemons() {
+		counters, err := m.rollout.Client(node).Counters(m.rollout.lab.Context)
+		if err != nil {
+			continue // not started, or crashed on purpose
+		}
+		maps.DeleteFunc(counters, func(_ string, packets uint64) bool { return packets == 0 })
+		all[node] = counters
+	}
+	return all
+}
+
+// Counted is how many packets all daemons have counted by a verdict.
+func (m *Monitor) Counted(verdict string) (packets uint64) {
+	for _, counters := range m.Counters() {
+		packets += counters[verdict]
+	}
+	return packets
+}
+
+// Verdicts adds up what several load balancers counted by their verdicts.
+func (m *Monitor) Verdicts(lbs ...string) (map[string]uint64, error) {
+	sum := map[string]uint64{}
+	for _, lb := range lbs {
+		counters, err := m.rollout.Client(lb).Counters(m.rollout.lab.Context)
+		if err != nil {
+			return nil, err
+		}
+		for verdict, packets := range counters {
+			sum[verdict] += packets
+		}
+	}
+	return sum, nil
+}
+
+// AgentStatus asks the agent of a node how it is.
+func (m *Monitor) AgentStatus(node string) (status api.AgentStatus, err error) {
+	err = m.rollout.Client(node).Get(m.rollout.lab.Context, api.PathStatus, &status)
+	return status, err
+}
+
+// BGP asks a load balancer for its sessions.
+func (m *Monitor) BGP(node string) (status api.BGPStatus, err error) {
+	err = m.rollout.Client(node).Get(m.rollout.lab.Context, api.PathBGP, &status)
+	return status, err
+}

@@ -1,0 +1,91 @@
+// What an operator types on a node of a lab.
+package world
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/lab/await"
+	"github.com/ballast-lb/ballast/internal/lab/host"
+	"github.com/ballast-lb/ballast/internal/lab/pace"
+)
+
+// Operator runs `ballast ctl`.
+type Operator struct {
+	lab         *host.Lab
+	controllers int
+}
+
+// Command is a running `ballast ctl`.
+type Command struct {
+	*host.Process
+	Output, Errors host.Transcript
+	Began, Ended   time.Time
+}
+
+// Begin starts `ballast ctl` with arguments on a node. It speaks to the daemon there.
+func (o *Operator) Begin(node string, arguments ...string) (*Command, error) {
+	return o.start(node, []string{"--run-dir", filepath.Join(o.lab.NodeDir(node), "run"), "--instance", instance}, arguments)
+}
+
+// BeginAt starts `ballast ctl` at the operator's. It speaks to the controllers, in that order.
+func (o *Operator) BeginAt(controllers string, arguments ...string) (*Command, error) {
+	flags := []string{"--controller", controllers, "--tls-dir", certificates(o.lab), "--tls-name", operatorNode}
+	return o.start(operatorNode, flags, arguments)
+}
+
+func (o *Operator) start(node string, flags, arguments []string) (*Command, error) {
+	c := &Command{Began: time.Now()}
+	p, err := o.lab.Start(host.Spawn{Node: node, Program: o.lab.Binary, Stdout: &c.Output, Stderr: &c.Errors,
+		Arguments: slices.Concat([]string{"ctl"}, flags, arguments)})
+	if err != nil {
+		return nil, err
+	}
+	c.Process = p
+	c.Wanted.Store(true)
+	return c, nil
+}
+
+// On runs a command on a node, which must succeed, and returns what it prints.
+func (o *Operator) On(node string, arguments ...string) (string, error) {
+	return o.finish(o.Begin(node, arguments...))
+}
+
+// Ctl runs a command at the operator's, which must succeed, and returns what it prints.
+func (o *Operator) Ctl(arguments ...string) (string, error) {
+	return o.finish(o.BeginAt(ControlAddresses(ControllerName, o.controllers), arguments...))
+}
+
+func (o *Operator) finish(c *Command, err error) (string, error) {
+	if err == nil {
+		err = c.Wait(o.lab.Context, await.Deadline, true)
+	}
+	if err != nil {
+		return "", err
+	}
+	return c.Output.String(), nil
+}
+
+// Wait waits until the command has ended; ok is what its exit status must say.
+func (c *Command) Wait(ctx context.Context, within time.Duration, ok bool) error {
+	ctx, cancel := pace.WithTimeout(ctx, within)
+	defer cancel()
+	select {
+	case <-c.Exited:
+	case <-ctx.Done():
+		c.Kill()
+		return fmt.Errorf("ballast %s: not done within %v: %s%s", c.Line(), within, c.Output.String(), c.Errors.String())
+	}
+	c.Ended = time.Now()
+	if c.Command.ProcessState.Success() != ok {
+		return fmt.Errorf("ballast %s: %s: %s%s", c.Line(), c.Command.ProcessState, c.Output.String(), c.Errors.String())
+	}
+	return nil
+}
+
+// Line is what was typed, but for the name of the program.
+func (c *Command) Line() string { return strings.Join(c.Command.Args[1:], " ") }

@@ -41,7 +41,7 @@ func (c *controller) rememberNow(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, desired.WriteTimeout)
 	defer cancel()
 	return c.writer.Update(ctx, func(now *documents.Snapshot) ([]store.Document, error) {
-		names := c.hub.Remember(now.Balancers.Names)
+		names := c.hub.Nodes.Remember(now.Balancers.Names)
 		if slices.Equal(names, now.Balancers.Names) {
 			return nil, nil
 		}
@@ -52,7 +52,7 @@ func (c *controller) rememberNow(ctx context.Context) error {
 
 // nodesChanged is called when nodes have come or gone.
 func (c *controller) nodesChanged() {
-	c.engine.SetLoadBalancers(c.hub.LoadBalancers())
+	c.engine.SetLoadBalancers(c.hub.Nodes.LoadBalancers())
 	select {
 	case c.joined <- struct{}{}:
 	default:

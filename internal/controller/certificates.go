@@ -57,7 +57,7 @@ func (c *controller) revoke(ctx context.Context) {
 			seen = now.Revoked
 			news, err := c.credentials.Revoke(revocations(now), time.Now())
 			if len(news) > 0 {
-				c.hub.SetRevoked(c.credentials.Revoked(), news)
+				c.hub.Topics.SetRevoked(c.credentials.Revoked(), news)
 				c.log.Warn("certificates are revoked: they are refused from now on", "number", len(news), "last", news[len(news)-1].What())
 			}
 			if text := fmt.Sprint(err); err != nil && text != said {
@@ -206,7 +206,7 @@ func (f fleetOf) revocation(ctx context.Context, r *ballastv1.RevokeCertificateR
 	}
 	if r.Serial != "" {
 		by, _ := api.CallerOf(ctx)
-		for _, certificate := range append(f.hub.Certificates(), f.credentials.Own(), by.Certificate) {
+		for _, certificate := range append(f.hub.Nodes.Certificates(), f.credentials.Own(), by.Certificate) {
 			if certificate != nil && entry.Covers(certificate) {
 				entry = pki.RevocationOf(certificate, now, r.Reason)
 			}
@@ -287,7 +287,7 @@ func (f fleetOf) cutOff(r *pki.Revocation) (who []string) {
 	if r.Covers(f.credentials.Own()) {
 		who = append(who, fmt.Sprintf("controller %s, which you ask: nodes leave it", f.name))
 	}
-	for _, certificate := range f.hub.Certificates() {
+	for _, certificate := range f.hub.Nodes.Certificates() {
 		if r.Covers(certificate) {
 			who = append(who, fmt.Sprintf("%s is connected: it goes on by its last state, and reports nothing", certificate.Subject.CommonName))
 		}

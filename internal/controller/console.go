@@ -42,7 +42,7 @@ func (c *controller) view(ctx context.Context) console.View {
 	v.Revision = revision
 	dispatched := map[string]uint64{}
 	servers := c.engine.Servers("")
-	c.engine.MarkAgents(servers, c.hub.Agents())
+	c.engine.MarkAgents(servers, c.hub.Nodes.Agents())
 	for i, s := range hub.ServersToProto(servers) {
 		v.Servers = append(v.Servers, console.Server{ServerStatus: s, Dispatched: servers[i].Dispatched})
 		dispatched[s.Service] += servers[i].Dispatched

@@ -100,7 +100,7 @@ const judgeAgain = 10 * time.Second
 func (c *controller) judging(writes bool) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	c.hub.SetJudging(writes && c.leads.term != 0)
+	c.hub.Topics.SetJudging(writes && c.leads.term != 0)
 }
 
 func (c *controller) writeAll(ctx context.Context, unwell map[string]node.Unhealthy, ended map[serverOf]bool) error {

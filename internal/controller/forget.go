@@ -72,7 +72,7 @@ func (f fleetOf) forgetHere(ctx context.Context, name string) (changes []string,
 	f.gone = maps.Clone(f.gone)
 	delete(f.gone, name)
 	f.mutex.Unlock()
-	changes, err = f.hub.Forget(name)
+	changes, err = f.hub.Nodes.Forget(name)
 	if gone {
 		changes, err = append(changes, fmt.Sprintf("controller %s: forgotten", name)), nil
 	}

@@ -105,7 +105,7 @@ func (c *controller) divide(ctx context.Context) {
 			c.gone = withoutLease(c.gone, c.live, list)
 			c.live = list
 			c.mutex.Unlock()
-			c.hub.SetControllers(alive(c.name, list))
+			c.hub.Topics.SetControllers(alive(c.name, list))
 		case <-changed:
 		case <-again:
 		case <-ctx.Done():
@@ -120,8 +120,8 @@ func (c *controller) leave() {
 	c.live, c.leads = nil, leadership{}
 	c.mutex.Unlock()
 	c.engine.Lead(0, func(string) bool { return false })
-	c.hub.SetJudging(false)
-	c.hub.SetControllers(nil)
+	c.hub.Topics.SetJudging(false)
+	c.hub.Topics.SetControllers(nil)
 }
 
 // contested says of controllers that live who else is on the list by their name.
@@ -196,7 +196,7 @@ func (c *controller) lead(l leadership) {
 		return
 	}
 	c.engine.Lead(l.term, func(service string) bool { return l.of(c.name, service) })
-	c.hub.SetJudging(l.term != 0)
+	c.hub.Topics.SetJudging(l.term != 0)
 	if l.term == 0 {
 		c.log.Warn("this controller leads no service any more: the others, if there are any, take over; load balancers that hear no other judge servers themselves")
 		return

@@ -37,9 +37,9 @@ func vipsOf(fleet *model.Fleet) map[netip.Addr]bool {
 }
 
 // ownAddresses are those of controllers that live, as far as they or their certificates name them, and of nodes that are connected or lost: those
-// that they join by, and hub.OwnAddresses.
+// that they join by, and hub.Nodes.OwnAddresses.
 func (c *controller) ownAddresses() map[netip.Addr]string {
-	owners := c.hub.OwnAddresses()
+	owners := c.hub.Nodes.OwnAddresses()
 	add := func(address, owner string) {
 		if host, err := netip.ParseAddrPort(address); err == nil { // else it is a name
 			owners[host.Addr().Unmap()] = owner
@@ -53,7 +53,7 @@ func (c *controller) ownAddresses() map[netip.Addr]string {
 		}
 	}
 	c.mutex.Unlock()
-	for _, n := range append(c.hub.Nodes(), c.hub.Lost()...) {
+	for _, n := range append(c.hub.Nodes.List(), c.hub.Nodes.Lost()...) {
 		owner := "agent " + n.Name
 		if n.Role == string(pki.LB) {
 			owner = "load balancer " + n.Name

@@ -113,7 +113,7 @@ func (c *controller) decideRing(now *documents.Snapshot) (value []byte, starts m
 	k.revision = now.Revisions[documents.RingKey]
 	wanted, needed := now.Replicas()
 	before := now.Ring.Current()
-	if k.who.Step(time.Now(), replica.Wanted{On: needed, Chain: int(wanted.Chain)}, c.hub.ReplicaReports()) {
+	if k.who.Step(time.Now(), replica.Wanted{On: needed, Chain: int(wanted.Chain)}, c.hub.Nodes.ReplicaReports()) {
 		value, err = json.Marshal(k.who.Members)
 		c.logRing(&now.Ring, &k.who.Members)
 	}
@@ -189,7 +189,7 @@ func (c *controller) tellRing(now *documents.Snapshot, starts map[string][]*ball
 		}
 		view.Nodes = append(view.Nodes, told)
 	}
-	c.hub.SetReplicas(view, starts)
+	c.hub.Topics.SetReplicas(view, starts)
 }
 
 // DrainReplica keeps a load balancer off the ring, or lets it on again; see api.Desired.
@@ -298,7 +298,7 @@ func (f fleetOf) Replicas(context.Context) (*ballastv1.ListReplicasResponse, err
 // allHave reports whether all nodes of the ring have its newest version.
 func (c *controller) allHave(members *replica.Members) bool {
 	for _, member := range members.Current() {
-		if report, _ := c.hub.ReplicaReport(nameOf(members, member.Node)); report == nil || report.View != members.Ring.Version {
+		if report, _ := c.hub.Nodes.ReplicaReport(nameOf(members, member.Node)); report == nil || report.View != members.Ring.Version {
 			return false
 		}
 	}
@@ -313,7 +313,7 @@ func (c *controller) replicaStatus(members *replica.Members, node *replica.PeerN
 	member, on := list.Find(node.Number)
 	drained := slices.Contains(members.Drained, node.Name)
 	status := &ballastv1.ReplicaStatus{Name: node.Name, Number: uint32(node.Number), Address: node.Address.String(), State: "off"}
-	report, age := c.hub.ReplicaReport(node.Name)
+	report, age := c.hub.Nodes.ReplicaReport(node.Name)
 	switch {
 	case on && drained:
 		status.State = "draining"

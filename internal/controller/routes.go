@@ -116,7 +116,7 @@ func (c *controller) status() Status {
 	c.mutex.Unlock()
 	s := Status{
 		Status: api.Status{Role: string(pki.Controller), Ready: len(stops) == 0, NotReady: slices.Clone(stops), Version: c.options.Version}, Name: c.name, Term: leads.term,
-		Controllers: leads.names, Nodes: len(c.hub.Nodes()), Problems: slices.Concat(stops, c.problems(), contested(live), c.fleetProblems()),
+		Controllers: leads.names, Nodes: len(c.hub.Nodes.List()), Problems: slices.Concat(stops, c.problems(), contested(live), c.fleetProblems()),
 	}
 	if now != nil {
 		s.Revision, s.Services, s.Generation = now.Revision, len(now.Services), now.Revision
@@ -156,7 +156,7 @@ func (c *controller) fleetProblems() (problems []string) {
 		return nil
 	}
 	connected := 0
-	for _, n := range c.hub.Nodes() {
+	for _, n := range c.hub.Nodes.List() {
 		if n.Role == string(pki.LB) {
 			connected++
 		}
@@ -164,7 +164,7 @@ func (c *controller) fleetProblems() (problems []string) {
 	if connected == 0 {
 		return []string{"no load balancer is connected: nothing says that clients are served"}
 	}
-	for _, cause := range filtered.Seen(c.engine.Tunnels(c.hub.Agents())) {
+	for _, cause := range filtered.Seen(c.engine.Tunnels(c.hub.Nodes.Agents())) {
 		problems = append(problems, cause.Problem())
 	}
 	problems = append(problems, c.mtuProblems(&fleet)...)
@@ -174,7 +174,7 @@ func (c *controller) fleetProblems() (problems []string) {
 			speakers = append(speakers, fleet.Nodes[i].Name)
 		}
 	}
-	by, reporting, known := c.hub.Announced(speakers)
+	by, reporting, known := c.hub.Nodes.Announced(speakers)
 	if reporting == 0 || !known {
 		return problems
 	}
@@ -228,13 +228,13 @@ func (f fleetOf) Forget(ctx context.Context, service, server string) ([]string, 
 
 func (f fleetOf) Servers(_ context.Context, service string) ([]*ballastv1.ServerStatus, error) {
 	servers := f.engine.Servers(service)
-	f.engine.MarkAgents(servers, f.hub.Agents())
+	f.engine.MarkAgents(servers, f.hub.Nodes.Agents())
 	return hub.ServersToProto(servers), nil
 }
 
 // LostLoadBalancers may run on without a controller.
 func (f fleetOf) LostLoadBalancers() (names []string) {
-	for _, n := range f.hub.Lost() {
+	for _, n := range f.hub.Nodes.Lost() {
 		if n.Role == string(pki.LB) {
 			names = append(names, n.Name)
 		}
@@ -242,7 +242,7 @@ func (f fleetOf) LostLoadBalancers() (names []string) {
 	return names
 }
 
-func (f fleetOf) KeyNodes() *rotation.Nodes { return f.hub.KeyNodes() }
+func (f fleetOf) KeyNodes() *rotation.Nodes { return f.hub.Nodes.Keys() }
 
 // MakesKeys: every node is told them by the controllers.
 func (f fleetOf) MakesKeys() bool { return true }
@@ -292,7 +292,7 @@ func (f fleetOf) Nodes(context.Context) ([]*ballastv1.NodeStatus, error) {
 	for _, name := range slices.Sorted(maps.Keys(gone)) {
 		nodes = append(nodes, gone[name])
 	}
-	return append(nodes, f.withHealth(append(f.hub.Nodes(), f.hub.Lost()...))...), nil
+	return append(nodes, f.withHealth(append(f.hub.Nodes.List(), f.hub.Nodes.Lost()...))...), nil
 }
 
 // withHealth tells of the nodes of the second tier whether they are healthy, also of those that are not connected.
@@ -332,7 +332,7 @@ func (c *controller) Describe(out chan<- *prometheus.Desc) { prometheus.Describe
 func (c *controller) Collect(out chan<- prometheus.Metric) {
 	s := c.status()
 	servers := c.engine.Servers("")
-	c.engine.MarkAgents(servers, c.hub.Agents())
+	c.engine.MarkAgents(servers, c.hub.Nodes.Agents())
 	agentless, byHealth := 0, map[string]int{health.Healthy: 0, health.Unhealthy: 0, health.Unknown: 0, health.Unchecked: 0}
 	for i := range servers {
 		if servers[i].Removed {
@@ -372,7 +372,7 @@ func (c *controller) Collect(out chan<- prometheus.Metric) {
 func (c *controller) metrics() http.Handler {
 	look := func() listen.Condition {
 		now := c.status()
-		return listen.Condition{Ready: now.Ready, Problems: len(now.Problems), Epoch: c.hub.KeyNodes().Keys.Current}
+		return listen.Condition{Ready: now.Ready, Problems: len(now.Problems), Epoch: c.hub.Nodes.Keys().Keys.Current}
 	}
 	return listen.Metrics(listen.About{Role: string(pki.Controller), Version: c.options.Version, Credentials: c.credentials, Look: look}, c, c.hub, c.refusals)
 }

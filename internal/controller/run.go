@@ -192,18 +192,18 @@ func newController(o Options, credentials *pki.Credentials, s openedStore, addre
 	c.tickets.settle = cmp.Or(o.TicketSettle, rotation.TicketSettle)
 	c.findings.wake, c.joined, c.ring.wake = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
 	c.engine = engine.New(engine.Options{
-		Weigh: func(service string, update *follow.Update) { c.hub.Weigh(service, update) },
+		Weigh: func(service string, update *follow.Update) { c.hub.Topics.SetWeights(service, update) },
 		Count: func(service string, counts *follow.Counts, shares map[string]float64) {
-			c.hub.Count(service, counts, shares)
+			c.hub.Topics.SetCounts(service, counts, shares)
 		},
 		Down: c.findings.health, Off: c.findings.off,
-		Checks: func(checks map[string][]string) { c.hub.SetChecks(checks) },
+		Checks: func(checks map[string][]string) { c.hub.Topics.SetChecks(checks) },
 		Log:    o.Log,
 	})
 	c.hub = hub.New(hub.Options{Name: c.name, Version: o.Version, Reports: c.engine, Limits: o.Limits, Log: o.Log,
 		Changed: c.nodesChanged, Replicated: c.ringWake, Credentials: credentials,
 		Newest: c.writer.Newest})
-	c.hub.SetJudging(false) // before it leads
+	c.hub.Topics.SetJudging(false) // before it leads
 	return c
 }
 
@@ -264,7 +264,7 @@ func (c *controller) run(ctx context.Context, ports *ports, cancel context.Cance
 func (c *controller) publish(ctx context.Context) {
 	c.mirror.Publish(ctx, func(view *engine.View) {
 		c.engine.SetState(view)
-		c.hub.SetState(view)
+		c.hub.Topics.SetState(view)
 	})
 }
 
@@ -283,7 +283,7 @@ func (c *controller) age(ctx context.Context) {
 	for {
 		select {
 		case now := <-tick.C:
-			blind := len(c.hub.LoadBalancers()) == 0
+			blind := len(c.hub.Nodes.LoadBalancers()) == 0
 			err := c.ager.Age(ctx, now, c.leadsService, func(service string, id uint16) uint64 {
 				if blind {
 					return uint64(now.UnixNano())

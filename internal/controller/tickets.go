@@ -110,7 +110,7 @@ func (c *controller) lookAtTickets(now *documents.Snapshot) (behind, own []strin
 		return nil, nil
 	}
 	fleet := now.Fleet()
-	return c.tickets.look(c.hub.KeyNodes(), &fleet, key)
+	return c.tickets.look(c.hub.Nodes.Keys(), &fleet, key)
 }
 
 // turnTickets takes the next step, if it is time for one. People find in the history what people do.
@@ -205,7 +205,7 @@ func (f fleetOf) UseTicketKey(ctx context.Context, epoch uint32, force bool) (ch
 			refused = append(f.tickets.waits(key), t.Full()...)
 		} else {
 			fleet := now.Fleet()
-			refused, _ = f.hub.KeyNodes().TicketsBehind(&fleet, key)
+			refused, _ = f.hub.Nodes.Keys().TicketsBehind(&fleet, key)
 		}
 		if !force && len(refused) > 0 {
 			return next, "", api.Unready(refused)

@@ -148,8 +148,8 @@ func TestAnAgentTakesTunnelsOfTheLoadBalancersThatControllersTell(t *testing.T) 
 	require(t, errors.Join(pki.Init(tls, pki.DefaultAuthorityLife, false), pki.Issue(tls, pki.Request{Role: pki.Controller, Name: "c1"}),
 		pki.Issue(tls, pki.Request{Role: pki.Agent, Name: "s2", Addresses: []netip.Addr{netip.MustParseAddr("10.9.0.2")}})))
 	hub, end := h.control("c1", "10.9.0.1:6443")
-	hub.SetControllers([]string{"c1"})
-	hub.SetState(viewOf(1, nil, 2, 3))
+	hub.Topics.SetControllers([]string{"c1"})
+	hub.Topics.SetState(viewOf(1, nil, 2, 3))
 	h.start()
 	h.await("the agent", func(s api.AgentStatus) bool {
 		return s.Ready && strings.Contains(s.Tunnels.Open, "know no load balancer")
@@ -178,7 +178,7 @@ func TestAnAgentTakesTunnelsOfTheLoadBalancersThatControllersTell(t *testing.T) 
 		return s.Ready && says(s.Problems, "tunnels from 10.9.0.66 are dropped") && says(s.Problems, "start it with --controller")
 	})
 	h.eventually("the controller to know", func() bool {
-		return slices.ContainsFunc(hub.Nodes(), func(n *ballastv1.NodeStatus) bool { return says(n.Problems, "tunnels from 10.9.0.66 are dropped") })
+		return slices.ContainsFunc(hub.Nodes.List(), func(n *ballastv1.NodeStatus) bool { return says(n.Problems, "tunnels from 10.9.0.66 are dropped") })
 	})
 
 	lb2 := h.joins("10.9.0.1:6443", pki.LB, "lb2", unheard, "10.9.0.66") // as the problem says
@@ -188,10 +188,10 @@ func TestAnAgentTakesTunnelsOfTheLoadBalancersThatControllersTell(t *testing.T) 
 	lb2()
 	end()
 	hub, end = h.control("c1", "10.9.0.1:6443") // it knows nobody yet
-	hub.SetControllers([]string{"c1"})
-	hub.SetState(viewOf(1, nil, 2, 3))
+	hub.Topics.SetControllers([]string{"c1"})
+	hub.Topics.SetState(viewOf(1, nil, 2, 3))
 	h.eventually("the agent to join", func() bool {
-		return slices.ContainsFunc(hub.Nodes(), func(n *ballastv1.NodeStatus) bool { return n.Name == "s2" })
+		return slices.ContainsFunc(hub.Nodes.List(), func(n *ballastv1.NodeStatus) bool { return n.Name == "s2" })
 	})
 	h.expectTunnel("the controller was restarted", "10.9.0.66", "decapsulated")
 	h.expectTunnel("the controller was restarted", "10.9.0.1", "decapsulated")
@@ -210,7 +210,7 @@ func TestAgentsHearWhereALoadBalancersTunnelsComeFrom(t *testing.T) {
 	h := newRemoteHost(t)
 	hub, end := h.control(1)
 	defer end()
-	hub.SetState(viewOf(1, nil, 2, 3))
+	hub.Topics.SetState(viewOf(1, nil, 2, 3))
 	var last atomic.Pointer[ballastv1.TunnelSources]
 	defer h.joins(remoteControllers[0], pki.Agent, "s1", last.Store)()
 	h.start()

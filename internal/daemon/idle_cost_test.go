@@ -34,7 +34,7 @@ func TestCostOfAnIdleAgent(t *testing.T) {
 	for i, dispatch := range []model.Dispatch{model.DispatchRR, model.DispatchAWFD} {
 		view := viewOf(uint64(i+1), nil, 2, 3)
 		view.Services[0].Service.Dispatch = dispatch
-		controller.SetState(view)
+		controller.Topics.SetState(view)
 		h.await(fmt.Sprint("dispatch ", dispatch), func(s api.AgentStatus) bool { return s.Ready && s.Revision == uint64(i+1) })
 		before := cpuTime(t, h.process.Process.Pid)
 		time.Sleep(during)

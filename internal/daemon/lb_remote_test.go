@@ -149,7 +149,7 @@ func TestALoadBalancerTakesTheNewestStateOfItsControllersAndKeepsItWithoutThem(t
 	h.expectMetrics("without controllers", "ballast_ready 0\n", "ballast_problems 2\n", "ballast_revision 0\n", "ballast_controllers_connected 0\n", "ballast_controllers_configured 2\n",
 		`ballast_interface_attached{interface="eth0"} `, `ballast_certificate_expiry_timestamp_seconds{certificate="authority"} `)
 	first, endFirst := h.control(1)
-	first.SetState(viewOf(5, nil, 2, 3))
+	first.Topics.SetState(viewOf(5, nil, 2, 3))
 	h.await("the state", func(s api.LBStatus) bool { return s.Revision == 5 && len(s.Controllers) == 1 })
 	h.expectServers("as told", "s2 active", "s3 active")
 	h.awaitHealth("with a state", http.StatusOK)
@@ -158,17 +158,17 @@ func TestALoadBalancerTakesTheNewestStateOfItsControllersAndKeepsItWithoutThem(t
 	}
 
 	second, endSecond := h.control(2)
-	second.SetState(viewOf(4, nil, 2))
+	second.Topics.SetState(viewOf(4, nil, 2))
 	h.await("the second controller", func(s api.LBStatus) bool { return len(s.Controllers) == 2 })
 	h.expectServers("an older state is no news", "s2 active", "s3 active")
-	second.SetState(viewOf(6, []uint16{3}, 2, 3, 4))
+	second.Topics.SetState(viewOf(6, []uint16{3}, 2, 3, 4))
 	h.await("the newest state", func(s api.LBStatus) bool { return s.Revision == 6 })
 	h.awaitStatuses("weights before any are told", "s2 unchecked 1", "s3 unhealthy 0", "s4 unchecked 1")
 
-	first.Weigh("web", &follow.Update{Term: 2, Version: 1, Complete: true, Weights: []model.Share{{ID: 2, Weight: 1}, {ID: 4, Weight: 4}}})
+	first.Topics.SetWeights("web", &follow.Update{Term: 2, Version: 1, Complete: true, Weights: []model.Share{{ID: 2, Weight: 1}, {ID: 4, Weight: 4}}})
 	h.awaitStatuses("as weighed", "s2 unchecked 1", "s3 unhealthy 0", "s4 unchecked 4")
-	second.Weigh("web", &follow.Update{Term: 1, Version: 9, Complete: true, Weights: []model.Share{{ID: 2, Weight: 3}, {ID: 4, Weight: 3}}})
-	second.Weigh("web", &follow.Update{Term: 3, Version: 1, Complete: true, Weights: []model.Share{{ID: 2, Weight: 2}, {ID: 4, Weight: 4}}})
+	second.Topics.SetWeights("web", &follow.Update{Term: 1, Version: 9, Complete: true, Weights: []model.Share{{ID: 2, Weight: 3}, {ID: 4, Weight: 3}}})
+	second.Topics.SetWeights("web", &follow.Update{Term: 3, Version: 1, Complete: true, Weights: []model.Share{{ID: 2, Weight: 2}, {ID: 4, Weight: 4}}})
 	h.awaitStatuses("as weighed by the next leader", "s2 unchecked 2", "s3 unhealthy 0", "s4 unchecked 4")
 
 	_, err := h.client.Fleet().DrainServer(t.Context(), &ballastv1.DrainServerRequest{Service: "web", Server: "s2"})
@@ -199,10 +199,10 @@ func TestALoadBalancerTakesTheNewestStateOfItsControllersAndKeepsItWithoutThem(t
 
 	third, endThird := h.control(1)
 	defer endThird()
-	third.SetState(viewOf(7, nil, 4))
+	third.Topics.SetState(viewOf(7, nil, 4))
 	h.await("what happened meanwhile", func(s api.LBStatus) bool { return s.Revision == 7 })
 	since := func() (joined time.Time) {
-		for _, node := range third.Nodes() {
+		for _, node := range third.Nodes.List() {
 			joined = node.Since.AsTime()
 		}
 		return joined
@@ -227,7 +227,7 @@ func TestMetricsSayWhatChecksSayAndWhoIsUsedApart(t *testing.T) {
 	v.Services[0].Kept = []uint16{3, 4}
 	v.Services[0].Service.Health.Check = model.CheckTCP
 	v.Services[0].Removed = []model.Server{{Name: "s77", ID: 77, Address: netip.MustParseAddr("10.9.0.77"), Weight: 1}}
-	controller.SetState(v)
+	controller.Topics.SetState(v)
 	h.await("the state", func(s api.LBStatus) bool {
 		return s.Revision == 5 && strings.Contains(strings.Join(s.Problems, "\n"), "service web: no server is healthy: new connections go to 2 servers that fail their checks (all_down: keep)")
 	})
@@ -289,11 +289,11 @@ func TestAStateThatMakesNoSenseIsRefusedAndTheOldOneGoesOn(t *testing.T) {
 	h.start()
 	hub, end := h.control(1)
 	defer end()
-	hub.SetState(viewOf(1, nil, 2, 3))
+	hub.Topics.SetState(viewOf(1, nil, 2, 3))
 	h.await("the state", func(s api.LBStatus) bool { return s.Revision == 1 })
 	bad := viewOf(2, nil, 2, 3)
 	bad.Services[0].Service.Servers[1].ID = 2
-	hub.SetState(bad)
+	hub.Topics.SetState(bad)
 	status := h.await("the refusal", func(s api.LBStatus) bool { return s.Config.Error != "" })
 	if !strings.Contains(status.Config.Error, "state 2 of controller 10.9.0.2:6443") || status.Revision != 1 {
 		t.Errorf("at revision %d the refusal says %q", status.Revision, status.Config.Error)
@@ -303,14 +303,14 @@ func TestAStateThatMakesNoSenseIsRefusedAndTheOldOneGoesOn(t *testing.T) {
 	other := viewOf(3, nil, 4).Services[0]
 	other.Service.Name, other.Service.VIP = "mail", netip.MustParseAddr("198.51.100.11")
 	bad.Revision, bad.Services = 3, append([]engine.ServiceView{other}, bad.Services...)
-	hub.SetState(bad)
+	hub.Topics.SetState(bad)
 	status = h.await("the refusal of all that there is", func(s api.LBStatus) bool { return strings.Contains(s.Config.Error, "state 3 of") })
 	if status.Revision != 1 || h.service("mail") != nil {
 		t.Errorf("what came after the refused state was taken without it: revision %d", status.Revision)
 	}
 	good := viewOf(4, nil, 2)
 	good.Services = append([]engine.ServiceView{other}, good.Services...)
-	hub.SetState(good)
+	hub.Topics.SetState(good)
 	h.await("the correction", func(s api.LBStatus) bool { return s.Revision == 4 && s.Config.Error == "" })
 	if h.service("mail") == nil {
 		t.Error("what came after the refused state was lost")

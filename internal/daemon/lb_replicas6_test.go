@@ -95,12 +95,12 @@ func TestByIPv6LoadBalancersHearEachOtherAndServe(t *testing.T) {
 	p := newPeer6(t, h, state, vip)
 	answered := make(chan struct{}, 1)
 	go p.answer(answered)
-	controller.SetState(state)
+	controller.Topics.SetState(state)
 	h.start()
 	first := awaitReport(t, controller, "its address and entries", func(r *ballastv1.ReplicaReport) bool { return r.Address == "[fd09::1]:7475" && r.Incarnation != 0 })
 	ring := ringView(5, first.Incarnation)
 	ring.Nodes[0].Address, ring.Nodes[1].Address = "[fd09::1]:7475", "[fd09::2]:7475"
-	controller.SetReplicas(ring, nil)
+	controller.Topics.SetReplicas(ring, nil)
 	awaitReport(t, controller, "that it hears the other", func(r *ballastv1.ReplicaReport) bool { return r.View == 5 && slices.Equal(r.Heard, []uint32{7}) })
 	at := netip.MustParseAddrPort("[fd09::1]:6080")
 	await.Nil(t, "the other hears it", func() error {

@@ -52,7 +52,7 @@ func awaitReport(t *testing.T, controller *hub.Hub, what string, wanted func(*ba
 	t.Helper()
 	await.Nil(t, what, func() error {
 		var age time.Duration
-		if report, age = controller.ReplicaReport("lb1"); report == nil || age > 3*time.Second || !wanted(report) {
+		if report, age = controller.Nodes.ReplicaReport("lb1"); report == nil || age > 3*time.Second || !wanted(report) {
 			return fmt.Errorf("it says %v", report)
 		}
 		return nil
@@ -73,7 +73,7 @@ func TestALoadBalancerIsOnTheRingWithTheEntriesThatControllersKnowOf(t *testing.
 	t.Parallel()
 	h := newReplicaHost(t)
 	controller, endControl := h.control(1)
-	controller.SetState(replicatedView(1))
+	controller.Topics.SetState(replicatedView(1))
 	h.start()
 	h.await("that it waits to be told of the ring", func(s api.LBStatus) bool {
 		return !s.Ready && slices.ContainsFunc(s.NotReady, func(why string) bool { return strings.Contains(why, "who else keeps replicated entries") })
@@ -81,10 +81,10 @@ func TestALoadBalancerIsOnTheRingWithTheEntriesThatControllersKnowOf(t *testing.
 	first := awaitReport(t, controller, "its address and entries", func(r *ballastv1.ReplicaReport) bool {
 		return r.Address == "10.9.0.1:7475" && r.Incarnation != 0 && r.View == 0 && r.Capacity > 1000
 	})
-	controller.SetReplicas(ringView(5, first.Incarnation+1), nil)
+	controller.Topics.SetReplicas(ringView(5, first.Incarnation+1), nil)
 	h.await("that it is ready", func(s api.LBStatus) bool { return s.Ready })
 	awaitReport(t, controller, "that it takes no part with other entries than controllers think", func(r *ballastv1.ReplicaReport) bool { return len(r.Silent) == 1 && r.View == 0 })
-	controller.SetReplicas(ringView(6, first.Incarnation), nil)
+	controller.Topics.SetReplicas(ringView(6, first.Incarnation), nil)
 	awaitReport(t, controller, "that it takes part", func(r *ballastv1.ReplicaReport) bool { return r.View == 6 && r.Synced == 6 })
 	for what, spoil := range map[string]func(*ballastv1.ReplicaView){
 		"an older version":       func(v *ballastv1.ReplicaView) { v.Version = 4; v.Nodes[1].Name = "old" },
@@ -102,15 +102,15 @@ func TestALoadBalancerIsOnTheRingWithTheEntriesThatControllersKnowOf(t *testing.
 	} {
 		view := ringView(9, first.Incarnation)
 		spoil(view)
-		controller.SetReplicas(view, nil)
-		controller.SetReplicas(ringView(6, first.Incarnation), nil)
+		controller.Topics.SetReplicas(view, nil)
+		controller.Topics.SetReplicas(ringView(6, first.Incarnation), nil)
 		awaitReport(t, controller, "that it stays as it was after "+what, func(r *ballastv1.ReplicaReport) bool { return r.View == 6 && len(r.Silent) == 1 && r.Silent[0] == 7 })
 	}
 	h.kill()
 	endControl()
 	h.start()
 	other, _ := h.control(2)
-	other.SetState(replicatedView(2))
+	other.Topics.SetState(replicatedView(2))
 	awaitReport(t, other, "that it goes on after a restart, without being told", func(r *ballastv1.ReplicaReport) bool { return r.View == 6 && r.Incarnation == first.Incarnation })
 	h.await("that it is ready at once", func(s api.LBStatus) bool { return s.Ready })
 
@@ -140,12 +140,12 @@ func TestOnlyLoadBalancersOfTheRingCopyEntriesAndOnlyWhatMakesSense(t *testing.T
 	t.Parallel()
 	h := newReplicaHost(t)
 	controller, _ := h.control(1)
-	controller.SetState(replicatedView(1))
+	controller.Topics.SetState(replicatedView(1))
 	h.start()
 	report := awaitReport(t, controller, "its entries", func(r *ballastv1.ReplicaReport) bool { return r.Incarnation != 0 && r.Address != "" })
 	view := ringView(5, report.Incarnation)
 	view.Synced = 4
-	controller.SetReplicas(view, nil)
+	controller.Topics.SetReplicas(view, nil)
 	awaitReport(t, controller, "that it takes part", func(r *ballastv1.ReplicaReport) bool { return r.View == 5 })
 	clients := map[string]ballastv1connect.PeerClient{}
 	for name, role := range map[string]pki.Role{"lb2": pki.LB, "lb3": pki.LB, "s1": pki.Agent, "c1": pki.Controller} {
@@ -193,10 +193,10 @@ func TestALoadBalancerThatDoesNotAnswerIsMissedWithinASecond(t *testing.T) {
 	h := newReplicaHost(t)
 	controller, _ := h.control(1)
 	state := replicatedView(1)
-	controller.SetState(state)
+	controller.Topics.SetState(state)
 	h.start()
 	report := awaitReport(t, controller, "its entries", func(r *ballastv1.ReplicaReport) bool { return r.Incarnation != 0 && r.Address != "" })
-	controller.SetReplicas(ringView(5, report.Incarnation), nil)
+	controller.Topics.SetReplicas(ringView(5, report.Incarnation), nil)
 	awaitReport(t, controller, "that nobody answers", func(r *ballastv1.ReplicaReport) bool { return slices.Equal(r.Silent, []uint32{7}) })
 
 	k0, k1 := plan.PeerKey(state.Keys.Cookie[1])

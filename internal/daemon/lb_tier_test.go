@@ -324,9 +324,9 @@ func TestWithoutControllersANodeKeepsItsTierAndWhoIsDown(t *testing.T) {
 	fleet.ApplyDefaults()
 	view.NodeHealth = fleet.NodeHealth
 	view.Second = &engine.ServiceView{Service: *fleet.SecondTier(), Down: []uint16{2}}
-	hub.SetState(view)
+	hub.Topics.SetState(view)
 	h.awaitNodes("lb2 unchecked", "lb3 unhealthy")
-	hub.SetState(withNodesOf(viewOf(2, nil, 4, 5), view))
+	hub.Topics.SetState(withNodesOf(viewOf(2, nil, 4, 5), view))
 	h.await("the next state", func(s api.LBStatus) bool { return s.Revision == 2 })
 	h.awaitNodes("lb2 unchecked", "lb3 unhealthy")
 	end()
@@ -336,7 +336,7 @@ func TestWithoutControllersANodeKeepsItsTierAndWhoIsDown(t *testing.T) {
 
 	hub, end = h.control(1)
 	defer end()
-	hub.SetState(viewOf(3, nil, 4))
+	hub.Topics.SetState(viewOf(3, nil, 4))
 	h.await("one tier", func(s api.LBStatus) bool { return s.Revision == 3 && s.Tier == nil })
 }
 

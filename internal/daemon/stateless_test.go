@@ -71,7 +71,7 @@ func TestALoadBalancerWithoutItsStateTouchesNothingUntilItIsToldOne(t *testing.T
 	noRaces(t)
 	h := newRemoteHost(t)
 	hub, end := h.control(1)
-	hub.SetState(viewOf(5, nil, 2, 3))
+	hub.Topics.SetState(viewOf(5, nil, 2, 3))
 	h.start()
 	h.await("the state", func(s api.LBStatus) bool { return s.Ready && s.Revision == 5 })
 	require(t, h.peer.Route(netip.MustParsePrefix("198.51.100.10/32"), 0, netspace.NextHop{Gateway: netip.MustParseAddr("10.9.0.1"), Interface: "eth0"}))
@@ -116,7 +116,7 @@ func TestALoadBalancerWithoutItsStateTouchesNothingUntilItIsToldOne(t *testing.T
 	h.awaitHealth("without a state", http.StatusServiceUnavailable)
 	require(t, h.space.AddAddress("eth0", netip.MustParsePrefix("10.9.0.77/24"))) // it follows the network
 	empty, endEmpty := h.control(2)
-	empty.SetState(&engine.View{Revision: 2, Keys: viewOf(1, nil).Keys})
+	empty.Topics.SetState(&engine.View{Revision: 2, Keys: viewOf(1, nil).Keys})
 	h.await("a controller that knows nothing", func(s api.LBStatus) bool {
 		return len(s.Controllers) == 1 && strings.Contains(h.output.String(), "controller knows no service")
 	})
@@ -131,7 +131,7 @@ func TestALoadBalancerWithoutItsStateTouchesNothingUntilItIsToldOne(t *testing.T
 
 	hub, end = h.control(1)
 	defer end()
-	hub.SetState(viewOf(6, nil, 3))
+	hub.Topics.SetState(viewOf(6, nil, 3))
 	h.await("the new state", func(s api.LBStatus) bool { return s.Ready && s.Revision == 6 && s.Interfaces["eth0"] != "" })
 	h.expectServers("as told", "s3 active")
 	if slices.Equal(h.programs(), programs) {
@@ -158,7 +158,7 @@ func TestALoadBalancerThatMovesToControllersKeepsItsKeys(t *testing.T) {
 	h.role = "remote-lb"
 	hub, end := h.control(1)
 	defer end()
-	hub.SetState(viewOf(5, nil, 2, 3))
+	hub.Topics.SetState(viewOf(5, nil, 2, 3))
 	h.start()
 	h.await("the refusal", func(s api.LBStatus) bool {
 		return len(s.Controllers) == 1 && s.Revision == 0 && strings.Contains(s.Config.Error, "keys.placement: it has changed") &&
@@ -170,7 +170,7 @@ func TestALoadBalancerThatMovesToControllersKeepsItsKeys(t *testing.T) {
 	for i := range view.Keys.Placement {
 		view.Keys.Placement[i] = byte(i)
 	}
-	hub.SetState(view)
+	hub.Topics.SetState(view)
 	h.await("the refusal of keys that lack the one in use", func(s api.LBStatus) bool {
 		return s.Revision == 0 && strings.Contains(s.Config.Error, "the key in use, of epoch 1, is not among them")
 	})
@@ -178,16 +178,16 @@ func TestALoadBalancerThatMovesToControllersKeepsItsKeys(t *testing.T) {
 		Cookie: map[uint32][16]byte{1: {0x00, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff}}}
 	view = viewOf(7, nil, 2, 3) // the file has 1 and 2 for these
 	view.Keys = keys
-	hub.SetState(view)
+	hub.Topics.SetState(view)
 	h.await("the refusal of other ids", func(s api.LBStatus) bool {
 		return s.Revision == 0 && strings.Contains(s.Config.Error, "id 2 is that of s2 (10.9.0.3), whose connections may still live")
 	})
 	view = viewOf(8, nil, 2, 3)
 	view.Keys, view.Services[0].Service.Servers[0].ID, view.Services[0].Service.Servers[1].ID = keys, 1, 2
-	hub.SetState(view)
+	hub.Topics.SetState(view)
 	h.await("the state with its keys", func(s api.LBStatus) bool { return s.Ready && s.Revision == 8 && s.Config.Error == "" })
 	view.Revision, view.Keys = 9, model.Keys{Placement: view.Keys.Placement, Current: 2, Cookie: map[uint32][16]byte{2: {2}}}
-	hub.SetState(view)
+	hub.Topics.SetState(view)
 	h.await("what controllers say from then on", func(s api.LBStatus) bool { return s.Revision == 9 })
 }
 
@@ -235,7 +235,7 @@ func TestAnAgentWithoutItsStateTouchesNothingUntilItIsToldOne(t *testing.T) {
 	}
 
 	hub, end := h.control("c1", "10.9.0.1:6443")
-	hub.SetState(viewOf(2, nil, 3))
+	hub.Topics.SetState(viewOf(2, nil, 3))
 	h.await("a controller that does not know this server", func(s api.AgentStatus) bool {
 		return !s.Ready && slices.ContainsFunc(s.Problems, func(p string) bool {
 			return strings.Contains(p, "know no server by the certificate of this host (s2, of 10.9.0.2): add the server")
@@ -245,7 +245,7 @@ func TestAnAgentWithoutItsStateTouchesNothingUntilItIsToldOne(t *testing.T) {
 	if p := h.programs(); !slices.Equal(p, programs) {
 		t.Errorf("told nothing of this host: programs %v, were %v", p, programs)
 	}
-	hub.SetState(viewOf(3, nil, 2, 3))
+	hub.Topics.SetState(viewOf(3, nil, 2, 3))
 	h.await("a state with another key under the epoch that living connections carry", func(s api.AgentStatus) bool {
 		return !s.Ready && strings.Contains(s.Config.Error, "has changed under its epoch") && strings.Contains(s.Config.Error, "`ballast agent --detach --instance test`") &&
 			slices.ContainsFunc(s.Problems, func(p string) bool { return strings.Contains(p, "the state is refused: what an earlier process left") })
@@ -259,7 +259,7 @@ func TestAnAgentWithoutItsStateTouchesNothingUntilItIsToldOne(t *testing.T) {
 	for i := range view.Keys.Placement {
 		view.Keys.Placement[i] = byte(i)
 	}
-	hub.SetState(view)
+	hub.Topics.SetState(view)
 	status := h.await("the agent with a state", func(s api.AgentStatus) bool { return s.Ready })
 	if !slices.Equal(status.Controllers, []string{"10.9.0.1:6443"}) || status.Revision != 4 || len(status.Problems) > 0 || len(status.Echoes) == 0 {
 		t.Errorf("told a state: %+v", status)
@@ -288,7 +288,7 @@ func TestAnAgentWhoseCertificateSpeaksForNoServerNamesIt(t *testing.T) {
 	h.role = "told-agent"
 	hub, end := h.control("c1", "10.9.0.1:6443")
 	defer end()
-	hub.SetState(viewOf(3, nil, 3, 4))
+	hub.Topics.SetState(viewOf(3, nil, 3, 4))
 	h.start()
 	const want = "the controllers know no server by the certificate of this host (s2, without an address)"
 	h.await("the reason", func(s api.AgentStatus) bool { return !s.Ready && says(s.NotReady, want) })
@@ -306,7 +306,7 @@ func TestAnAgentsStatusHasTheProblemsThatControllersAreTold(t *testing.T) {
 	h.role = "told-agent"
 	hub, end := h.control("c1", "10.9.0.1:6443")
 	defer end()
-	hub.SetState(viewOf(3, nil, 2, 3))
+	hub.Topics.SetState(viewOf(3, nil, 2, 3))
 	h.start()
 	const want = "nothing listens on 198.51.100.10:80"
 	h.awaitNode("the controllers know that nothing listens", hub, func(problems []string) bool { return says(problems, want) })
@@ -319,13 +319,13 @@ func TestAStateThatCannotBeSavedIsAProblemUntilItIs(t *testing.T) {
 	t.Parallel()
 	h := newRemoteHost(t)
 	hub, end := h.control(1)
-	hub.SetState(viewOf(1, nil, 2, 3))
+	hub.Topics.SetState(viewOf(1, nil, 2, 3))
 	h.start()
 	h.await("the state", func(s api.LBStatus) bool { return s.Ready && s.Revision == 1 })
 	dir := filepath.Join(h.dir, "state", "test")
 	require(t, os.Rename(dir, dir+".away"))
 	require(t, os.WriteFile(dir, nil, 0o600)) // root could write anywhere else
-	hub.SetState(viewOf(2, nil, 2))
+	hub.Topics.SetState(viewOf(2, nil, 2))
 	unsaved := func(problems []string) bool {
 		return slices.ContainsFunc(problems, func(p string) bool { return strings.Contains(p, "the state is not saved") })
 	}
@@ -345,7 +345,7 @@ func TestAStateThatCannotBeSavedIsAProblemUntilItIs(t *testing.T) {
 func (h *host) awaitNode(what string, hub *hub.Hub, done func(problems []string) bool) {
 	h.t.Helper()
 	await.Nil(h.t, what, func() error {
-		nodes := hub.Nodes()
+		nodes := hub.Nodes.List()
 		if len(nodes) != 1 || !done(nodes[0].Problems) {
 			return fmt.Errorf("nodes are %v", nodes)
 		}

@@ -1,4 +1,4 @@
-// How often a node may join, and how often the log says that it was refused.
+// How often a node may join, and how often a refusal is logged.
 package hub
 
 import (

@@ -31,7 +31,7 @@ func TestAnAgentWhosePlaceAnotherHostTakesIsNamedAndNotBelieved(t *testing.T) {
 	told := &counts{}
 	hub := testHub(t, func(o *Options) { o.Reports = told })
 	view := fleettest.View(1, fleettest.Service("web", 3))
-	hub.SetState(view)
+	hub.Topics.SetState(view)
 	join := func(address string, addresses ...string) *peer {
 		hello := &ballastv1.Hello{Addresses: addresses}
 		p := newPeer(pki.Identity{Role: pki.Agent, Name: "s3"}, hello, &call{request: &http.Request{RemoteAddr: net.JoinHostPort(address, "40000")}}, &hub.options.Limits)
@@ -46,18 +46,18 @@ func TestAnAgentWhosePlaceAnotherHostTakesIsNamedAndNotBelieved(t *testing.T) {
 	}
 	fleet := &model.Fleet{Keys: view.Keys}
 	refused := func() string {
-		return strings.Join(slices.Concat(hub.KeyNodes().DropRefused(fleet, 9), hub.KeyNodes().UseRefused(fleet, 2)), "\n")
+		return strings.Join(slices.Concat(hub.Nodes.Keys().DropRefused(fleet, 9), hub.Nodes.Keys().UseRefused(fleet, 2)), "\n")
 	}
 	report(join("10.0.0.13", "10.0.0.13", "fd00::13"), 7)
 	report(join("fd00::13", "10.0.0.13", "fd00::13"), 7)
-	if told.load.Queues["web"].Connections != 7 || len(hub.Nodes()[0].Problems) > 0 || strings.Contains(refused(), "both join") {
-		t.Fatalf("a host with two addresses: %v, %v, %s", told.load, hub.Nodes()[0].Problems, refused())
+	if told.load.Queues["web"].Connections != 7 || len(hub.Nodes.List()[0].Problems) > 0 || strings.Contains(refused(), "both join") {
+		t.Fatalf("a host with two addresses: %v, %v, %s", told.load, hub.Nodes.List()[0].Problems, refused())
 	}
 
 	const want = "10.0.0.14 and fd00::13 both join as s3"
 	p := join("10.0.0.14", "10.0.0.14")
 	report(p, 0)
-	if problems := hub.Nodes()[0].Problems; len(problems) != 1 || !strings.HasPrefix(problems[0], want) {
+	if problems := hub.Nodes.List()[0].Problems; len(problems) != 1 || !strings.HasPrefix(problems[0], want) {
 		t.Errorf("problems %q", problems)
 	}
 	if len(told.load.Queues) > 0 {
@@ -69,7 +69,7 @@ func TestAnAgentWhosePlaceAnotherHostTakesIsNamedAndNotBelieved(t *testing.T) {
 
 	p.since = time.Now().Add(-rivalLife)
 	report(p, 2)
-	if problems := hub.Nodes()[0].Problems; len(problems) > 0 || told.load.Queues["web"].Connections != 2 {
+	if problems := hub.Nodes.List()[0].Problems; len(problems) > 0 || told.load.Queues["web"].Connections != 2 {
 		t.Errorf("long after: %q, %v", problems, told.load)
 	}
 }

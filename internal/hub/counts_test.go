@@ -18,7 +18,7 @@ import (
 // share.
 func TestLoadBalancersAreToldTheNewestCountsWithTheirOwnShare(t *testing.T) {
 	hub := testHub(t, nil)
-	hub.SetState(fleettest.View(1, []engine.ServiceView{fleettest.Service("a", 1), fleettest.Service("b", 1)}...))
+	hub.Topics.SetState(fleettest.View(1, []engine.ServiceView{fleettest.Service("a", 1), fleettest.Service("b", 1)}...))
 	peers := map[string]*peer{}
 	for _, who := range []pki.Identity{{Role: pki.LB, Name: "lb1"}, {Role: pki.LB, Name: "lb2"}, {Role: pki.LB, Name: "lb3"}, {Role: pki.Agent, Name: "s1"}} {
 		p := newPeer(who, &ballastv1.Hello{}, &call{request: httptest.NewRequest("POST", "/", nil)}, &DefaultLimits)
@@ -44,10 +44,10 @@ func TestLoadBalancersAreToldTheNewestCountsWithTheirOwnShare(t *testing.T) {
 		told(name)
 	}
 	for version := range uint64(3) {
-		hub.Count("a", &follow.Counts{Term: 1, Version: version + 1, Servers: []follow.Count{{ID: 1, Open: uint32(10 * version)}}},
+		hub.Topics.SetCounts("a", &follow.Counts{Term: 1, Version: version + 1, Servers: []follow.Count{{ID: 1, Open: uint32(10 * version)}}},
 			map[string]float64{"lb1": 0.75, "lb2": 0})
 	}
-	hub.Count("gone", &follow.Counts{Term: 1, Version: 1, Servers: []follow.Count{{ID: 1}}}, map[string]float64{"lb1": 1})
+	hub.Topics.SetCounts("gone", &follow.Counts{Term: 1, Version: 1, Servers: []follow.Count{{ID: 1}}}, map[string]float64{"lb1": 1})
 	have := told("lb1")
 	if len(have) != 1 || have[0].Version != 3 || have[0].Share != 0.75 || have[0].Servers[0].Open != 20 {
 		t.Errorf("lb1 is told %+v", have)

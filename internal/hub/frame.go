@@ -10,7 +10,7 @@ import (
 )
 
 // frame is an encoded ToNode in parts. Most of its bytes are shared by the frames of many peers: a service is encoded once,
-// however many load balancers are told of it.
+// however many load balancers are sent it.
 type frame struct {
 	parts [][]byte
 }

@@ -42,7 +42,7 @@ func TestANodeIsToldEverythingFirstAndThenWhatChanges(t *testing.T) {
 	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
 	lb := fleettest.Join(t, address, ca.Issue(pki.LB, "lb1"))
 	web, mail := fleettest.Service("web", 1, 2), fleettest.Service("mail", 3)
-	hub.SetState(fleettest.View(1, mail, web))
+	hub.Topics.SetState(fleettest.View(1, mail, web))
 	state := lb.State()
 	expectState(t, state, 1, true, "mail web", "")
 	if len(state.Services[1].Service.Servers) != 2 || len(state.Keys.Cookie) != 1 {
@@ -50,17 +50,17 @@ func TestANodeIsToldEverythingFirstAndThenWhatChanges(t *testing.T) {
 	}
 	web = fleettest.Service("web", 1, 2, 4)
 	web.Down = []uint16{2}
-	hub.SetState(fleettest.View(2, mail, web))
+	hub.Topics.SetState(fleettest.View(2, mail, web))
 	state = lb.State()
 	expectState(t, state, 2, false, "web", "")
 	if !slices.Equal(state.Services[0].Down, []uint32{2}) || state.Keys != nil {
 		t.Errorf("have %v", state)
 	}
-	hub.SetState(fleettest.View(3, web))
+	hub.Topics.SetState(fleettest.View(3, web))
 	expectState(t, lb.State(), 3, false, "", "mail")
-	hub.SetState(fleettest.View(4, web)) // nothing to tell
+	hub.Topics.SetState(fleettest.View(4, web)) // nothing to tell
 	web.Cut = []uint16{2}
-	hub.SetState(fleettest.View(5, web))
+	hub.Topics.SetState(fleettest.View(5, web))
 	state = lb.State()
 	expectState(t, state, 5, false, "web", "")
 	if got := state.Services[0].Service.Servers[1].State; got != "off" {
@@ -73,16 +73,16 @@ func TestAgentsHearOnlyOfServicesThatTheyAreServersOf(t *testing.T) {
 	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
 	web, mail, other := fleettest.Service("web", 1), fleettest.Service("mail", 2, 7), fleettest.Service("other", 3)
 	other.Removed = fleettest.Service("", 7).Service.Servers
-	hub.SetState(fleettest.View(1, mail, other, web))
+	hub.Topics.SetState(fleettest.View(1, mail, other, web))
 	byName := fleettest.Join(t, address, ca.Issue(pki.Agent, "s1"))
 	byAddress := fleettest.Join(t, address, ca.Issue(pki.Agent, "host", "10.0.0.7", "192.0.2.1"))
 	expectState(t, byName.State(), 1, true, "web", "")
 	expectState(t, byAddress.State(), 1, true, "mail other", "")
 
 	mail.Down, web.Past = []uint16{2}, [][]model.Share{{{ID: 1, Weight: 1}}} // of no interest to servers
-	hub.SetState(fleettest.View(2, mail, other, web))
+	hub.Topics.SetState(fleettest.View(2, mail, other, web))
 	mail, other = fleettest.Service("mail", 1), fleettest.Service("other", 3)
-	hub.SetState(fleettest.View(3, mail, other, web))
+	hub.Topics.SetState(fleettest.View(3, mail, other, web))
 	expectState(t, byName.State(), 3, false, "mail", "")
 	expectState(t, byAddress.State(), 3, false, "", "mail other")
 }
@@ -91,25 +91,25 @@ func TestNodesAreToldAgainWhatWasSomethingElseInBetween(t *testing.T) {
 	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
 	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
 	web, mail := fleettest.Service("web", 1), fleettest.Service("mail", 2)
-	hub.SetState(fleettest.View(1, mail, web))
+	hub.Topics.SetState(fleettest.View(1, mail, web))
 	lb, agent := fleettest.Join(t, address, ca.Issue(pki.LB, "lb1")), fleettest.Join(t, address, ca.Issue(pki.Agent, "s2"))
 	expectState(t, lb.State(), 1, true, "mail web", "")
 	expectState(t, agent.State(), 1, true, "mail", "")
 	next := fleettest.View(4, mail, web) // another controller has told of web without its server at 2, and of shop at 3
 	next.Skipped = []string{"shop", "web"}
-	hub.SetState(next)
+	hub.Topics.SetState(next)
 	expectState(t, lb.State(), 4, false, "web", "shop")
 	expectState(t, agent.State(), 4, false, "", "shop web")
-	hub.Weigh("web", weights(8, 2, true, model.Share{ID: 1, Weight: 5}))
+	hub.Topics.SetWeights("web", weights(8, 2, true, model.Share{ID: 1, Weight: 5}))
 	if told := lb.Next().GetWeights(); told.GetTerm() != 8 {
 		t.Errorf("told %v", told)
 	}
 	next = fleettest.View(9, mail, web)
 	next.Whole = true
-	hub.SetState(next)
+	hub.Topics.SetState(next)
 	expectState(t, lb.State(), 9, true, "mail web", "")
 	expectState(t, agent.State(), 9, true, "mail", "")
-	hub.Weigh("web", weights(7, 1, true, model.Share{ID: 1, Weight: 6})) // the store was restored from a copy
+	hub.Topics.SetWeights("web", weights(7, 1, true, model.Share{ID: 1, Weight: 6})) // the store was restored from a copy
 	if told := lb.Next().GetWeights(); told.GetTerm() != 7 {
 		t.Errorf("told %v", told)
 	}
@@ -140,7 +140,7 @@ func TestAControllerThatIsCutOffFromItsStoreServesNobodyWhoKnowsMore(t *testing.
 		c.Cancel()
 	}
 	welcome("who joins before the store was read", as(8))
-	hub.SetState(fleettest.View(7))
+	hub.Topics.SetState(fleettest.View(7))
 	welcome("who knows as much", as(7))
 	why := fleettest.Converse(t, address, lb, as(8)).Ends()
 	if why.Code() != connect.CodeUnavailable || !strings.Contains(why.Message(), "knows revision 7 of the desired state, lb lb1 runs by 8: etcd has no leader") {
@@ -207,7 +207,7 @@ func TestOnlyNodesWithTheirOwnCertificateAndOurVersionJoin(t *testing.T) {
 			t.Errorf("ended with %v", why)
 		}
 	})
-	if nodes := append(hub.Nodes(), impatient.Nodes()...); len(nodes) != 0 {
+	if nodes := append(hub.Nodes.List(), impatient.Nodes.List()...); len(nodes) != 0 {
 		t.Errorf("joined: %v", nodes)
 	}
 }
@@ -222,9 +222,9 @@ func TestANewerStreamTakesThePlaceOfTheOlder(t *testing.T) {
 	if why := older.Ends(); why.Code() != connect.CodeAborted || !strings.Contains(why.Message(), "joined again") {
 		t.Errorf("the older stream ended with %v", why)
 	}
-	hub.SetState(fleettest.View(1, fleettest.Service("web", 1)))
+	hub.Topics.SetState(fleettest.View(1, fleettest.Service("web", 1)))
 	expectState(t, newer.State(), 1, true, "web", "")
-	if nodes := hub.Nodes(); len(nodes) != 1 || nodes[0].Name != "lb1" || nodes[0].Version != "9.9.9" {
+	if nodes := hub.Nodes.List(); len(nodes) != 1 || nodes[0].Name != "lb1" || nodes[0].Version != "9.9.9" {
 		t.Errorf("nodes: %v", nodes)
 	}
 }
@@ -247,7 +247,7 @@ func TestAFloodingPeerIsCutWithTheReason(t *testing.T) {
 	if count := counted(hub.metrics.refused.WithLabelValues("flooding")); count != 1 {
 		t.Errorf("counted %v times", count)
 	}
-	hub.SetState(fleettest.View(1, fleettest.Service("web", 1)))
+	hub.Topics.SetState(fleettest.View(1, fleettest.Service("web", 1)))
 	expectState(t, good.State(), 1, true, "web", "")
 }
 
@@ -293,12 +293,12 @@ func TestAMessageThatIsTooLargeOrNotForTheRoleEndsTheStream(t *testing.T) {
 func TestOfANodesComplaintsOnlySoMuchIsKept(t *testing.T) {
 	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
 	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
-	hub.SetState(fleettest.View(1))
+	hub.Topics.SetState(fleettest.View(1))
 	agent := fleettest.Join(t, address, ca.Issue(pki.Agent, "s1"))
 	complaints := slices.Repeat([]string{strings.Repeat("é", 10000)}, 500)
 	agent.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Load{Load: &ballastv1.LoadReport{Unavailable: complaints}}})
 	var kept []string
-	fleettest.Await(t, "the report", func() bool { kept = hub.Nodes()[0].Problems; return len(kept) > 0 })
+	fleettest.Await(t, "the report", func() bool { kept = hub.Nodes.List()[0].Problems; return len(kept) > 0 })
 	if bytes := len(strings.Join(kept, "")); bytes > 1<<16 {
 		t.Errorf("%d complaints of %d bytes are kept", len(kept), bytes)
 	}
@@ -318,7 +318,7 @@ func TestAPeerThatNeverReadsHoldsNobodyUpAndGetsTheNewestOfEverything(t *testing
 	for i := range 4 {
 		services = append(services, fleettest.Service(fmt.Sprint("service", i), fleettest.ManyIDs(200)...))
 	}
-	hub.SetState(fleettest.View(1, services...))
+	hub.Topics.SetState(fleettest.View(1, services...))
 	idle, reader := fleettest.Join(t, address, ca.Issue(pki.LB, "idle")), fleettest.Join(t, address, ca.Issue(pki.LB, "reader"))
 	expectState(t, reader.State(), 1, true, "service0 service1 service2 service3", "")
 
@@ -332,14 +332,14 @@ func TestAPeerThatNeverReadsHoldsNobodyUpAndGetsTheNewestOfEverything(t *testing
 			for id := range uint32(200) {
 				all, last[name][id+1] = append(all, model.Share{ID: uint16(id + 1), Weight: uint16(i)}), uint32(i)
 			}
-			hub.Weigh(name, weights(1, uint64(i+1), true, all...))
+			hub.Topics.SetWeights(name, weights(1, uint64(i+1), true, all...))
 		} else {
 			last[name][7] = uint32(i)
-			hub.Weigh(name, weights(1, uint64(i+1), false, model.Share{ID: 7, Weight: uint16(i)}))
+			hub.Topics.SetWeights(name, weights(1, uint64(i+1), false, model.Share{ID: 7, Weight: uint16(i)}))
 		}
 	}
 	services[0].Down = []uint16{1}
-	hub.SetState(fleettest.View(2, services...))
+	hub.Topics.SetState(fleettest.View(2, services...))
 
 	// Whoever reads has the state soon, and in the end the newest weights.
 	for peer, c := range map[string]*fleettest.Conversation{"reader": reader, "idle": idle} {
@@ -368,11 +368,11 @@ func TestAPeerThatNeverReadsHoldsNobodyUpAndGetsTheNewestOfEverything(t *testing
 			}
 		}
 	}
-	hub.mutex.Lock()
-	defer hub.mutex.Unlock()
-	for _, p := range hub.peers {
-		if len(p.queue) > len(services) || cap(p.queue) > 64 {
-			t.Errorf("%s: %d weights wait (room for %d)", p.identity.Name, len(p.queue), cap(p.queue))
+	hub.Topics.mutex.Lock()
+	defer hub.Topics.mutex.Unlock()
+	for s, waiting := range hub.Topics.soft.of {
+		if len(waiting.queue) > len(services) || cap(waiting.queue) > 64 {
+			t.Errorf("%s: %d weights wait (room for %d)", s.identity.Name, len(waiting.queue), cap(waiting.queue))
 		}
 	}
 	if counted(hub.metrics.coalesced.WithLabelValues("weights")) == 0 {
@@ -393,7 +393,7 @@ func newest(have map[string]*ballastv1.Weights, updates uint64) bool {
 func TestAPeerThatTakesNothingForLongIsCut(t *testing.T) {
 	ca, hub := fleettest.NewAuthority(t), testHub(t, func(o *Options) { o.Limits.WriteTimeout = 2 * time.Second })
 	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
-	hub.SetState(fleettest.View(1, fleettest.Service("web", 1)))
+	hub.Topics.SetState(fleettest.View(1, fleettest.Service("web", 1)))
 	fleettest.Join(t, address, ca.Issue(pki.LB, "lb1"))
 	var all []model.Share
 	for id := range uint16(4000) {
@@ -402,8 +402,8 @@ func TestAPeerThatTakesNothingForLongIsCut(t *testing.T) {
 	version := uint64(0)
 	fleettest.Await(t, "the peer is cut", func() bool { // until nothing more fits into its window
 		version++ // one for each look: what is replaced before it is sent fills nothing
-		hub.Weigh("web", weights(1, version, true, all...))
-		return len(hub.Nodes()) == 0
+		hub.Topics.SetWeights("web", weights(1, version, true, all...))
+		return len(hub.Nodes.List()) == 0
 	})
 	if count := counted(hub.metrics.refused.WithLabelValues("slow")); count != 1 {
 		t.Errorf("counted %v times", count)
@@ -413,7 +413,7 @@ func TestAPeerThatTakesNothingForLongIsCut(t *testing.T) {
 func TestStateIsNeverDelayedByWeights(t *testing.T) {
 	hub := testHub(t, nil)
 	services := []engine.ServiceView{fleettest.Service("a", 1), fleettest.Service("b", 1)}
-	hub.SetState(fleettest.View(1, services...))
+	hub.Topics.SetState(fleettest.View(1, services...))
 	p := newPeer(pki.Identity{Role: pki.LB, Name: "lb1"}, &ballastv1.Hello{}, &call{request: httptest.NewRequest("POST", "/", nil)}, &DefaultLimits)
 	hub.enter(p)
 	decode := func(f *frame) *ballastv1.ToNode {
@@ -424,17 +424,17 @@ func TestStateIsNeverDelayedByWeights(t *testing.T) {
 		return message
 	}
 	expectState(t, decode(hub.next(p)).GetState(), 1, true, "a b", "")
-	hub.Weigh("a", weights(1, 1, true, model.Share{ID: 1, Weight: 5}))
-	hub.Weigh("b", weights(1, 1, true, model.Share{ID: 1, Weight: 5}))
-	hub.Weigh("b", weights(1, 2, false, model.Share{ID: 1, Weight: 6}))
+	hub.Topics.SetWeights("a", weights(1, 1, true, model.Share{ID: 1, Weight: 5}))
+	hub.Topics.SetWeights("b", weights(1, 1, true, model.Share{ID: 1, Weight: 5}))
+	hub.Topics.SetWeights("b", weights(1, 2, false, model.Share{ID: 1, Weight: 6}))
 	services[1].Down = []uint16{1}
-	hub.SetState(fleettest.View(2, services...))
+	hub.Topics.SetState(fleettest.View(2, services...))
 	expectState(t, decode(hub.next(p)).GetState(), 2, false, "b", "")
 	if got := decode(hub.next(p)).GetWeights(); got.Service != "a" {
 		t.Errorf("first come the weights of %s", got.Service)
 	}
 	services[0].Down = []uint16{1}
-	hub.SetState(fleettest.View(3, services...))
+	hub.Topics.SetState(fleettest.View(3, services...))
 	expectState(t, decode(hub.next(p)).GetState(), 3, false, "a", "")
 	if got := decode(hub.next(p)).GetWeights(); got.Service != "b" || got.Version != 2 || !got.Complete || got.Weights[0] != 6 {
 		t.Errorf("the sum of the updates of b is %v", got)

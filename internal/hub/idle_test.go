@@ -18,11 +18,11 @@ func TestAStreamThatNothingIsToldOnLives(t *testing.T) {
 	ca, hub := fleettest.NewAuthority(t), testHub(t, func(o *Options) { o.Limits.WriteTimeout = limit })
 	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
 	lb := fleettest.Join(t, address, ca.Issue(pki.LB, "lb1"))
-	hub.SetState(fleettest.View(1, fleettest.Service("web", 1)))
+	hub.Topics.SetState(fleettest.View(1, fleettest.Service("web", 1)))
 	lb.State()
 	told := time.Now()
 	fleettest.Await(t, "much more than the limit has passed", func() bool { return time.Since(told) > 2*limit })
-	hub.SetState(fleettest.View(2, fleettest.Service("web", 1, 2)))
+	hub.Topics.SetState(fleettest.View(2, fleettest.Service("web", 1, 2)))
 	expectState(t, lb.State(), 2, false, "web", "")
 }
 
@@ -53,10 +53,10 @@ func leaves(t *testing.T) time.Duration {
 	})
 	var running sync.WaitGroup
 	running.Go(func() { joined.Run(ctx) })
-	fleettest.Await(t, "the node has joined", func() bool { return len(joined.Connected()) == 1 && len(hub.Nodes()) == 1 })
+	fleettest.Await(t, "the node has joined", func() bool { return len(joined.Connected()) == 1 && len(hub.Nodes.List()) == 1 })
 	stopped := time.Now()
 	cancel()
 	running.Wait()
-	fleettest.Await(t, "the node has left", func() bool { return len(hub.Nodes()) == 0 })
+	fleettest.Await(t, "the node has left", func() bool { return len(hub.Nodes.List()) == 0 })
 	return time.Since(stopped)
 }

@@ -39,13 +39,13 @@ func TestLoadBalancersAreToldWhetherTheControllerJudges(t *testing.T) {
 	}
 	lb, agent := join(pki.LB, "lb1"), join(pki.Agent, "s1")
 	expect("that it judges is what load balancers take for granted", lb)
-	hub.SetJudging(false)
-	hub.SetJudging(false)
+	hub.Topics.SetJudging(false)
+	hub.Topics.SetJudging(false)
 	expect("it does not", lb, false)
 	expect("before there is any state", join(pki.LB, "lb2"), false)
-	hub.SetJudging(true)
-	hub.SetJudging(false)
-	hub.SetJudging(true)
+	hub.Topics.SetJudging(true)
+	hub.Topics.SetJudging(false)
+	hub.Topics.SetJudging(true)
 	expect("only the last counts", lb, true)
 	expect("agents judge nobody", agent)
 }

@@ -1,3 +1,4 @@
+// What agents report of keys.
 package hub
 
 import (
@@ -16,42 +17,44 @@ import (
 // reportedEpochs bounds what is kept of an agent's report: it has two keys, and what is older is one number.
 const reportedEpochs = 4
 
-// takeKeys keeps what an agent says of keys. What makes no sense is cut short.
-func (h *Hub) takeKeys(p *peer, told *ballastv1.KeyReport) {
-	report := &ballastv1.KeyReport{Epochs: slices.Clone(told.Epochs[:min(len(told.Epochs), reportedEpochs)]), Current: told.Current,
-		Connections: map[uint32]uint64{}, Fingerprints: map[uint32][]byte{}, Placement: told.Placement[:min(len(told.Placement), rotation.FingerprintSize)],
-		Tickets: takeTickets(told), OwnTickets: told.OwnTickets}
-	for _, epoch := range slices.Sorted(maps.Keys(told.Connections))[:min(len(told.Connections), reportedEpochs)] {
-		report.Connections[epoch] = told.Connections[epoch]
+// recordKeys takes what an agent reports of keys. What makes no sense is cut short.
+func (n *Nodes) recordKeys(p *peer, reported *ballastv1.KeyReport) {
+	report := &ballastv1.KeyReport{Epochs: slices.Clone(reported.Epochs[:min(len(reported.Epochs), reportedEpochs)]), Current: reported.Current,
+		Connections: map[uint32]uint64{}, Fingerprints: map[uint32][]byte{}, Placement: reported.Placement[:min(len(reported.Placement), rotation.FingerprintSize)],
+		Tickets: ticketFingerprints(reported), OwnTickets: reported.OwnTickets}
+	for _, epoch := range slices.Sorted(maps.Keys(reported.Connections))[:min(len(reported.Connections), reportedEpochs)] {
+		report.Connections[epoch] = reported.Connections[epoch]
 	}
 	for _, epoch := range report.Epochs {
-		if print := told.Fingerprints[epoch]; len(print) == rotation.FingerprintSize {
+		if print := reported.Fingerprints[epoch]; len(print) == rotation.FingerprintSize {
 			report.Fingerprints[epoch] = print
 		}
 	}
-	if told.Unavailable != "" {
-		report.Unavailable = problemsOf([]string{told.Unavailable})[0]
+	if reported.Unavailable != "" {
+		report.Unavailable = problemsOf([]string{reported.Unavailable})[0]
 	}
-	h.mutex.Lock()
-	defer h.mutex.Unlock()
-	p.report, p.reported = report, time.Now()
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	p.keys, p.keysAt = report, time.Now()
 }
 
-// KeyNodes tells what is known of nodes' keys.
-func (h *Hub) KeyNodes() *rotation.Nodes {
-	h.mutex.Lock()
-	defer h.mutex.Unlock()
-	nodes := &rotation.Nodes{Keys: h.keys}
-	for _, p := range h.peers {
-		n := rotation.Node{Agent: p.identity.Role == pki.Agent, Name: p.identity.Name, Addresses: p.identity.Addresses, HasKeys: h.hasKeys(p), Contested: p.contested()}
-		if r := p.report; r != nil {
-			n.Report = &rotation.Report{Age: time.Since(p.reported), Epochs: r.Epochs, Current: r.Current, Connections: r.Connections, Unavailable: r.Unavailable,
+// Keys returns what is known of nodes' keys.
+func (n *Nodes) Keys() *rotation.Nodes {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	keys, standings := n.topics.standings(time.Now())
+	nodes := &rotation.Nodes{Keys: keys}
+	for _, p := range n.peers {
+		node := rotation.Node{Agent: p.isAgent(), Name: p.identity.Name, Addresses: p.identity.Addresses,
+			HasKeys: standings[&p.subscriber].hasKeys, Contested: p.contested()}
+		if r := p.keys; r != nil {
+			node.Report = &rotation.Report{Age: time.Since(p.keysAt), Epochs: r.Epochs, Current: r.Current, Connections: r.Connections, Unavailable: r.Unavailable,
 				Fingerprints: r.Fingerprints, Placement: r.Placement, Tickets: r.Tickets, OwnTickets: r.OwnTickets}
 		}
-		nodes.List = append(nodes.List, n)
+		nodes.List = append(nodes.List, node)
 	}
-	h.lost.expire()
-	for key := range h.lost.nodes {
+	n.lost.expire()
+	for key := range n.lost.nodes {
 		nodes.Lost = append(nodes.Lost, rotation.Node{Agent: key.role == pki.Agent, Name: key.name})
 	}
 	slices.SortFunc(nodes.List, rotation.Compare)
@@ -65,9 +68,9 @@ var (
 	reportMetric = prometheus.NewDesc("ballast_control_key_report_age_seconds", "Age of the oldest report of connections by key epoch.", nil, nil)
 )
 
-// collectKeys tells how far a rotation is.
-func (h *Hub) collectKeys(out chan<- prometheus.Metric) {
-	nodes := h.KeyNodes()
+// collectKeys exports how far a rotation is.
+func (n *Nodes) collectKeys(out chan<- prometheus.Metric) {
+	nodes := n.Keys()
 	for _, epoch := range append(nodes.Keys.Epochs(), 0) {
 		out <- prometheus.MustNewConstMetric(echoesMetric, prometheus.GaugeValue, float64(nodes.Connections(epoch)), strconv.FormatUint(uint64(epoch), 10))
 	}

@@ -29,7 +29,7 @@ func TestAReportOfKeysIsForAgentsAloneAndCutShort(t *testing.T) {
 	agent := fleettest.Join(t, address, ca.Issue(pki.Agent, "s1"))
 	agent.Send(says(epochs, 1, many))
 	fleettest.Await(t, "the report", func() bool {
-		for _, n := range hub.KeyNodes().List {
+		for _, n := range hub.Nodes.Keys().List {
 			if n.Report != nil {
 				return len(n.Report.Epochs) <= reportedEpochs && len(n.Report.Connections) <= reportedEpochs
 			}

@@ -26,7 +26,7 @@ func (l *lossesHeard) Losses(agent pki.Identity, losses map[string]health.Loss) 
 func TestOnlyAgentsSayWhatTheirServersLose(t *testing.T) {
 	heard := &lossesHeard{}
 	hub := testHub(t, func(o *Options) { o.Reports = heard })
-	hub.SetState(fleettest.View(1, fleettest.Service("web", 1)))
+	hub.Topics.SetState(fleettest.View(1, fleettest.Service("web", 1)))
 	join := func(role pki.Role, name, address string) *peer {
 		p := newPeer(pki.Identity{Role: role, Name: name}, &ballastv1.Hello{Addresses: []string{address}},
 			&call{request: &http.Request{RemoteAddr: net.JoinHostPort(address, "40000")}}, &hub.options.Limits)

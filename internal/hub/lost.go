@@ -25,7 +25,7 @@ const ReadyLost = "lost"
 // NotConnected is the problem of a node that was lost for a reason that nobody knows.
 const NotConnected = "not connected any more"
 
-// lostNodes are at most lostMax, none of them connected. The hub's lock guards them.
+// lostNodes are at most lostMax, none of them connected. Nodes.mutex guards them.
 type lostNodes struct {
 	nodes  map[peerKey]*ballastv1.NodeStatus
 	listed []string // load balancers that remember was given last
@@ -65,7 +65,7 @@ func (l *lostNodes) list() []*ballastv1.NodeStatus {
 	return slices.SortedFunc(maps.Values(l.nodes), byRoleAndName)
 }
 
-// remember is Hub.Remember.
+// remember is Nodes.Remember.
 func (l *lostNodes) remember(names []string, connected map[string]*peer) []string {
 	l.expire()
 	next := slices.Collect(maps.Keys(connected))

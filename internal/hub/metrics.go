@@ -78,7 +78,7 @@ func (h *Hub) Describe(out chan<- *prometheus.Desc) {
 // Collect makes a Hub a prometheus.Collector.
 func (h *Hub) Collect(out chan<- prometheus.Metric) {
 	connected, notReady, troubled, lost := map[string]int{}, map[string]int{}, map[string]int{}, map[string]int{}
-	for _, n := range h.Nodes() {
+	for _, n := range h.Nodes.List() {
 		connected[n.Role]++
 		if n.Ready != "yes" {
 			notReady[n.Role]++
@@ -87,7 +87,7 @@ func (h *Hub) Collect(out chan<- prometheus.Metric) {
 			troubled[n.Role]++
 		}
 	}
-	for _, n := range h.Lost() {
+	for _, n := range h.Nodes.Lost() {
 		lost[n.Role]++
 	}
 	for _, role := range []string{string(pki.LB), string(pki.Agent)} {
@@ -95,21 +95,11 @@ func (h *Hub) Collect(out chan<- prometheus.Metric) {
 			out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(count[role]), role)
 		}
 	}
-	out <- prometheus.MustNewConstMetric(behindMetric, prometheus.GaugeValue, h.longestLag(time.Now()).Seconds())
-	h.collectKeys(out)
+	out <- prometheus.MustNewConstMetric(behindMetric, prometheus.GaugeValue, h.Nodes.longestLag(time.Now()).Seconds())
+	h.Nodes.collectKeys(out)
 	for _, vector := range h.metrics.vectors() {
 		vector.Collect(out)
 	}
-}
-
-// longestLag is for how long the load balancer that is behind for longest has been.
-func (h *Hub) longestLag(now time.Time) (longest time.Duration) {
-	h.mutex.Lock()
-	defer h.mutex.Unlock()
-	for _, p := range h.lbs {
-		longest = max(longest, p.lag(now))
-	}
-	return longest
 }
 
 // countedBody counts what is read of a request.

@@ -1,3 +1,4 @@
+// How much nodes send and take in one packet.
 package hub
 
 import (
@@ -10,29 +11,29 @@ import (
 
 const deviceName = 15 // IFNAMSIZ without the end
 
-// takeMTUs takes what a node says of what it sends or takes in one packet. The caller holds the hub's lock.
-func (p *peer) takeMTUs(c *ballastv1.Condition) {
+// recordMTUs takes what a node reports of what it sends or takes in one packet. The caller holds Nodes.mutex.
+func (p *peer) recordMTUs(c *ballastv1.Condition) {
 	p.paths, p.receiver = nil, nil
-	if p.identity.Role == pki.LB && len(c.Paths.GetOthers()) <= pathmtu.OthersMax {
+	if p.isLB() && len(c.Paths.GetOthers()) <= pathmtu.OthersMax {
 		p.paths = c.Paths
 	}
-	if r := c.Receiver; p.identity.Role == pki.Agent && r != nil && len(r.Device) <= deviceName {
+	if r := c.Receiver; p.isAgent() && r != nil && len(r.Device) <= deviceName {
 		r.Device = legible(r.Device)
 		p.receiver = r
 	}
 }
 
-// A Receiver is what an agent says of the device that tunnels come in by.
+// A Receiver is what an agent reports of the device that tunnels come in by.
 type Receiver struct {
 	Agent pki.Identity
 	*ballastv1.Receiver
 }
 
-// Receivers are those of agents that are connected, and that nobody else joins as.
-func (h *Hub) Receivers() (list []Receiver) {
-	h.mutex.Lock()
-	defer h.mutex.Unlock()
-	for _, p := range h.peers {
+// Receivers returns those of agents that are connected, and that nobody else joins as.
+func (n *Nodes) Receivers() (list []Receiver) {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	for _, p := range n.peers {
 		if p.receiver != nil && p.contested() == "" {
 			list = append(list, Receiver{p.identity, p.receiver})
 		}
@@ -40,14 +41,14 @@ func (h *Hub) Receivers() (list []Receiver) {
 	return list
 }
 
-// PathMTUs are, by load balancer, those of the paths to a server. Who has not said it is left out.
-func (h *Hub) PathMTUs(server netip.Addr) map[string]int {
-	h.mutex.Lock()
-	defer h.mutex.Unlock()
+// PathMTUs returns, by load balancer, those of the paths to a server. Who has not reported it is left out.
+func (n *Nodes) PathMTUs(server netip.Addr) map[string]int {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
 	mtus := map[string]int{}
-	for name, p := range h.lbs {
-		mtu, told := p.paths.GetOthers()[server.String()]
-		if !told {
+	for name, p := range n.lbs {
+		mtu, reported := p.paths.GetOthers()[server.String()]
+		if !reported {
 			mtu = p.paths.GetMost()
 		}
 		if mtu != 0 {

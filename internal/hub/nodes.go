@@ -1,9 +1,13 @@
-// Who is connected, and who was.
+// Who is connected, who was, and what nodes report of themselves.
 package hub
 
 import (
+	"crypto/x509"
 	"fmt"
+	"maps"
+	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"connectrpc.com/connect"
@@ -13,17 +17,160 @@ import (
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
-// behindTime is what a load balancer may take for a state before it is called behind.
-const behindTime = 5 * time.Second
+// Nodes are those that are connected, with what they report, and those that were. All methods are safe for concurrent use.
+type Nodes struct {
+	topics *Topics
+
+	mutex    sync.Mutex // guards what follows, and what peers report; comes before Topics.mutex
+	peers    map[peerKey]*peer
+	lbs      map[string]*peer // those of peers that are load balancers
+	lost     *lostNodes       // that were among peers
+	replicas replicaReports
+}
+
+func newNodes(topics *Topics) *Nodes {
+	return &Nodes{topics: topics, peers: map[peerKey]*peer{}, lbs: map[string]*peer{}, lost: newLostNodes(), replicas: replicaReports{}}
+}
+
+// enter makes p the one stream of its node, subscribes it, and returns the stream that it replaces; nil: none.
+func (n *Nodes) enter(p *peer) (before *peer) {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	if before = n.peers[p.key()]; before != nil {
+		p.displace(before)
+		n.topics.leave(&before.subscriber)
+	}
+	n.peers[p.key()] = p
+	if p.isLB() {
+		n.lbs[p.identity.Name] = p
+	}
+	n.lost.remove(p.key())
+	n.topics.join(&p.subscriber, p.addresses)
+	return before
+}
+
+// leave keeps p as lost, unless a newer stream has replaced it.
+func (n *Nodes) leave(p *peer) (replaced bool) {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	if n.peers[p.key()] != p {
+		return true
+	}
+	delete(n.peers, p.key())
+	if p.isLB() {
+		delete(n.lbs, p.identity.Name)
+	}
+	n.lost.add(p.key(), p.lost(n.topics.leave(&p.subscriber)))
+	return false
+}
+
+// List returns the load balancers and agents that are connected, by role and name.
+func (n *Nodes) List() (nodes []*ballastv1.NodeStatus) {
+	now := time.Now()
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	keys, standings := n.topics.standings(now)
+	for _, p := range n.peers {
+		standing := standings[&p.subscriber]
+		node := p.status(now, standing.applied)
+		if why := p.contested(); why != "" {
+			node.Problems = append(node.Problems, why)
+		}
+		node.Problems = append(node.Problems, standing.problems...)
+		switch { // agents report their keys, load balancers have those of the state that they have applied
+		case p.keys != nil:
+			node.Epochs, node.Epoch = p.keys.Epochs, p.keys.Current
+		case p.isLB() && standing.hasKeys:
+			node.Epochs, node.Epoch = keys.Epochs(), keys.Current
+		}
+		nodes = append(nodes, node)
+	}
+	slices.SortFunc(nodes, byRoleAndName)
+	return nodes
+}
+
+// Lost returns those that are not connected, but were within a day.
+func (n *Nodes) Lost() (nodes []*ballastv1.NodeStatus) {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	return n.lost.list()
+}
+
+// LoadBalancers returns the names of those that are connected, ascending.
+func (n *Nodes) LoadBalancers() (names []string) {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	return slices.Sorted(maps.Keys(n.lbs))
+}
+
+// Agents returns the identities of those that are connected.
+func (n *Nodes) Agents() (agents []pki.Identity) {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	for _, p := range n.peers {
+		if p.isAgent() {
+			agents = append(agents, p.identity)
+		}
+	}
+	return agents
+}
+
+// Certificates returns those of the nodes that are connected.
+func (n *Nodes) Certificates() (list []*x509.Certificate) {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	for _, p := range n.peers {
+		if state := p.call.request.TLS; state != nil {
+			list = append(list, state.PeerCertificates[0])
+		}
+	}
+	return list
+}
+
+// Forget takes nodes of a name off those that are lost.
+func (n *Nodes) Forget(name string) (forgotten []string, err error) {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	var connected *peer
+	for _, role := range []pki.Role{pki.LB, pki.Agent} {
+		key := peerKey{role, name}
+		if n.lost.remove(key) {
+			forgotten = append(forgotten, fmt.Sprintf("%s %s: forgotten", role, name))
+		} else if p := n.peers[key]; p != nil {
+			connected = p
+		}
+	}
+	switch {
+	case len(forgotten) > 0:
+		if n.lbs[name] == nil {
+			n.topics.forget(name)
+			delete(n.replicas, name)
+		}
+		return forgotten, nil
+	case connected != nil:
+		return nil, connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("%s %s is connected from %s: stop it first or, if nobody knows it, see \"Lost key\" in docs/run/operate.md",
+			connected.identity.Role, name, hostOf(connected.address)))
+	}
+	return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("no node %q is lost: see `ballast ctl node list`", name))
+}
+
+// Remember takes the names of load balancers that have joined this or another controller, now or earlier, and returns those that are to
+// be remembered: with those that are connected, without those that were forgotten or are lost for too long. Who is new on the list and
+// not connected is lost.
+func (n *Nodes) Remember(names []string) []string {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	return n.lost.remember(names, n.lbs)
+}
 
 // Announced counts, by VIP, the connected load balancers that announce it to a router. speakers is how many of them have BGP; known: each of
-// those in names has said what it announces.
-func (h *Hub) Announced(names []string) (by map[string]int, speakers int, known bool) {
-	h.mutex.Lock()
-	defer h.mutex.Unlock()
+// those in names has reported what it announces.
+func (n *Nodes) Announced(names []string) (by map[string]int, speakers int, known bool) {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
 	by, known = map[string]int{}, true
 	for _, name := range names {
-		p := h.lbs[name]
+		p := n.lbs[name]
 		if p == nil {
 			continue
 		}
@@ -36,154 +183,67 @@ func (h *Hub) Announced(names []string) (by map[string]int, speakers int, known 
 	return by, speakers, known
 }
 
-// Nodes returns the load balancers and agents that are connected, by role and name.
-func (h *Hub) Nodes() (nodes []*ballastv1.NodeStatus) {
-	now := time.Now()
-	h.mutex.Lock()
-	defer h.mutex.Unlock()
-	for _, p := range h.peers {
-		n := p.status(now)
-		n.Epochs, n.Epoch = h.epochs(p)
-		if p.identity.Role == pki.LB && h.sources.silent(p.identity.Name) {
-			n.Problems = append(n.Problems, "it tells no address that its tunnels come from, so agents accept tunnels from every address: upgrade it or, if nobody knows it, see \"Lost key\" in docs/run/operate.md")
-		}
-		if why := h.ahead(p, now); why != "" {
-			n.Problems = append(n.Problems, why)
-		}
-		if len(h.revoked) > 0 && !p.takesRevocations {
-			n.Problems = append(n.Problems, "it accepts revoked certificates of controllers: upgrade it")
-		}
-		nodes = append(nodes, n)
-	}
-	slices.SortFunc(nodes, byRoleAndName)
-	return nodes
-}
-
-// epochs are those of the keys that a peer has: agents report them, load balancers have those of the state that they have applied.
-// The caller holds the lock.
-func (h *Hub) epochs(p *peer) (all []uint32, current uint32) {
-	switch {
-	case p.report != nil:
-		return p.report.Epochs, p.report.Current
-	case p.identity.Role == pki.LB && h.hasKeys(p):
-		return h.keys.Epochs(), h.keys.Current
-	}
-	return nil, 0
-}
-
-// hasKeys tells whether a load balancer works with the keys as they are now. The caller holds the lock.
-func (h *Hub) hasKeys(p *peer) bool { return h.known && p.applied() >= h.keyed }
-
-// Forget takes nodes of a name off those that are lost.
-func (h *Hub) Forget(name string) (forgotten []string, err error) {
-	h.mutex.Lock()
-	defer h.mutex.Unlock()
-	var connected *peer
-	for _, role := range []pki.Role{pki.LB, pki.Agent} {
-		key := peerKey{role, name}
-		if h.lost.remove(key) {
-			forgotten = append(forgotten, fmt.Sprintf("%s %s: forgotten", role, name))
-		} else if p := h.peers[key]; p != nil {
-			connected = p
+// OwnAddresses are those of load balancers, connected or lost within a day, that tunnels come from, and those of connected agents' certificates.
+func (n *Nodes) OwnAddresses() map[netip.Addr]string {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	owners := map[netip.Addr]string{}
+	n.topics.addOwners(owners)
+	for _, p := range n.peers {
+		if p.isAgent() {
+			for _, address := range p.identity.Addresses {
+				owners[address] = "agent " + p.identity.Name
+			}
 		}
 	}
-	switch {
-	case len(forgotten) > 0:
-		if h.peers[peerKey{pki.LB, name}] == nil {
-			delete(h.sources.of, name)
-			delete(h.ring.reports, name)
-			h.spreadSources()
-		}
-		return forgotten, nil
-	case connected != nil:
-		return nil, connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("%s %s is connected from %s: stop it first or, if nobody knows it, see \"Lost key\" in docs/run/operate.md",
-			connected.identity.Role, name, hostOf(connected.address)))
+	return owners
+}
+
+// longestLag is for how long the load balancer that is behind for longest has been.
+func (n *Nodes) longestLag(now time.Time) (longest time.Duration) {
+	_, standings := n.topics.standings(now)
+	for _, s := range standings {
+		longest = max(longest, s.lag)
 	}
-	return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("no node %q is lost: see `ballast ctl node list`", name))
+	return longest
 }
 
-// Lost returns those that are not connected, but were within a day.
-func (h *Hub) Lost() (nodes []*ballastv1.NodeStatus) {
-	h.mutex.Lock()
-	defer h.mutex.Unlock()
-	return h.lost.list()
+// recordLoad takes which sources of load an agent has not, and reports whether its report is believed.
+func (n *Nodes) recordLoad(p *peer, unavailable []string) (believed bool) {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	p.unavailable = problemsOf(unavailable)
+	return p.contested() == ""
 }
 
-// Remember takes the names of load balancers that have joined this or another controller, now or earlier, and returns those that are to
-// be remembered: with those that are connected, without those that were forgotten or are lost for too long. Who is new on the list and
-// not connected is lost.
-func (h *Hub) Remember(names []string) []string {
-	h.mutex.Lock()
-	defer h.mutex.Unlock()
-	return h.lost.remember(names, h.lbs)
+// recordCondition takes a node's condition, and reports whether what it reports of losses is believed: that of agents.
+func (n *Nodes) recordCondition(p *peer, c *ballastv1.Condition) (believed bool) {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	p.ready, p.problems = "no", problemsOf(c.Problems)
+	if c.Ready {
+		p.ready = "yes"
+	}
+	p.vips = c.Announcements
+	p.recordMTUs(c)
+	n.topics.setAddresses(&p.subscriber, c.Addresses, c.Own)
+	return p.isAgent() && p.contested() == ""
 }
 
-// status tells of a peer. The caller holds the hub's lock.
-func (p *peer) status(now time.Time) *ballastv1.NodeStatus {
-	n := &ballastv1.NodeStatus{
+// status returns what is listed of a peer, with the revision that it has applied. The caller holds Nodes.mutex.
+func (p *peer) status(now time.Time, applied uint64) *ballastv1.NodeStatus {
+	return &ballastv1.NodeStatus{
 		Role: string(p.identity.Role), Name: p.identity.Name, Address: p.address, Version: p.version, Since: timestamppb.New(p.since),
-		Revision: p.applied(), Ready: p.ready, LastSeen: timestamppb.New(now), Problems: slices.Concat(p.problems, p.sources),
-	}
-	if why := p.contested(); why != "" {
-		n.Problems = append(n.Problems, why)
-	}
-	if p.lag(now) > behindTime {
-		n.Problems = append(n.Problems, fmt.Sprintf("its tables have revision %d, it was sent %d", p.applied(), p.told))
-	}
-	return n
-}
-
-// takeApplied takes which revision a node says that it has carried out. The caller holds the hub's lock.
-func (h *Hub) takeApplied(p *peer, revision uint64) {
-	before := p.says
-	p.behind, p.says = time.Time{}, revision
-	if p.applied() < p.told && p.identity.Role == pki.LB {
-		p.behind = time.Now()
-	}
-	if revision > h.revision && before <= h.revision {
-		p.ahead = time.Now()
+		Revision: applied, Ready: p.ready, LastSeen: timestamppb.New(now), Problems: slices.Concat(p.problems, p.unavailable),
 	}
 }
 
-// applied is the revision that a node has carried out. Another controller may have sent a newer one, which is believed once it was sent from
-// here, too: a node can name any number. The caller holds the hub's lock.
-func (p *peer) applied() uint64 { return min(p.says, p.told) }
-
-// ahead says that a node claims a revision that this controller does not know, empty: it does not. The caller holds the hub's lock.
-func (h *Hub) ahead(p *peer, now time.Time) string {
-	if p.says <= h.revision || now.Sub(p.ahead) <= behindTime {
-		return ""
-	}
-	return fmt.Sprintf("it reports revision %d, and this controller knows none after %d: this controller does not hear the others, or somebody else has the node's certificate (\"Lost key\" in docs/run/operate.md)",
-		p.says, h.revision)
-}
-
-// lag is for how long a load balancer has carried out nothing of what it was sent; 0: nothing is left. The caller holds the hub's lock.
-func (p *peer) lag(now time.Time) time.Duration {
-	if p.behind.IsZero() || p.applied() >= p.told {
-		return 0
-	}
-	return now.Sub(p.behind)
-}
-
-// lose remembers a peer whose stream has ended. The caller holds the lock.
-func (h *Hub) lose(p *peer) {
-	n := p.status(time.Now())
+// lost returns what is kept of a peer whose stream has ended. The caller holds Nodes.mutex.
+func (p *peer) lost(applied uint64) *ballastv1.NodeStatus {
+	n := p.status(time.Now(), applied)
 	n.Ready, n.Problems = ReadyLost, []string{NotConnected}
-	if p.barred {
+	if p.revoked {
 		n.Problems = []string{"its certificate is revoked"}
 	}
-	h.lost.add(p.key(), n)
-}
-
-// Agents returns whom the agents that are connected are.
-func (h *Hub) Agents() (agents []pki.Identity) {
-	h.mutex.Lock()
-	defer h.mutex.Unlock()
-	for _, p := range h.peers {
-		if p.identity.Role == pki.Agent {
-			agents = append(agents, p.identity)
-		}
-	}
-	return agents
+	return n
 }

@@ -2,6 +2,7 @@ package hub
 
 import (
 	"fmt"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -23,11 +24,11 @@ func condition(ready bool, problems ...string) *ballastv1.FromNode {
 func TestWhatNodesSayOfThemselvesIsListedUntilTheySayOtherwise(t *testing.T) {
 	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
 	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
-	hub.SetState(fleettest.View(1))
+	hub.Topics.SetState(fleettest.View(1))
 	agent := fleettest.Join(t, address, ca.Issue(pki.Agent, "s1"))
 	told := func(ready string, problems ...string) func() bool {
 		return func() bool {
-			nodes := hub.Nodes()
+			nodes := hub.Nodes.List()
 			return len(nodes) == 1 && nodes[0].Ready == ready && slices.Equal(nodes[0].Problems, problems)
 		}
 	}
@@ -40,8 +41,8 @@ func TestWhatNodesSayOfThemselvesIsListedUntilTheySayOtherwise(t *testing.T) {
 	agent.Send(condition(true))
 	fleettest.Await(t, "all well", told("yes"))
 	agent.Send(condition(true, slices.Repeat([]string{strings.Repeat("é", 10000)}, 500)...))
-	fleettest.Await(t, "a flood of problems", func() bool { return len(hub.Nodes()[0].Problems) > 0 })
-	if kept := hub.Nodes()[0].Problems; len(strings.Join(kept, "")) > 1<<16 {
+	fleettest.Await(t, "a flood of problems", func() bool { return len(hub.Nodes.List()[0].Problems) > 0 })
+	if kept := hub.Nodes.List()[0].Problems; len(strings.Join(kept, "")) > 1<<16 {
 		t.Errorf("%d problems are kept", len(kept))
 	}
 }
@@ -49,33 +50,34 @@ func TestWhatNodesSayOfThemselvesIsListedUntilTheySayOtherwise(t *testing.T) {
 func TestNodesThatLeaveAreListedAsLostUntilTheyAreBack(t *testing.T) {
 	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
 	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
-	hub.SetState(fleettest.View(1))
+	hub.Topics.SetState(fleettest.View(1))
 	began := time.Now()
 	agent := fleettest.Join(t, address, ca.Issue(pki.Agent, "s1"))
 	agent.Send(condition(false, "broken"))
-	fleettest.Await(t, "the agent", func() bool { nodes := hub.Nodes(); return len(nodes) == 1 && nodes[0].Ready == "no" })
+	fleettest.Await(t, "the agent", func() bool { nodes := hub.Nodes.List(); return len(nodes) == 1 && nodes[0].Ready == "no" })
 	agent.Stream.CloseRequest()
-	fleettest.Await(t, "the loss", func() bool { return len(hub.Nodes()) == 0 && len(hub.Lost()) == 1 })
-	if n := hub.Lost()[0]; n.Name != "s1" || n.Role != "agent" || n.Ready != ReadyLost || n.LastSeen.AsTime().Before(began) || !slices.Equal(n.Problems, []string{"not connected any more"}) {
+	fleettest.Await(t, "the loss", func() bool { return len(hub.Nodes.List()) == 0 && len(hub.Nodes.Lost()) == 1 })
+	if n := hub.Nodes.Lost()[0]; n.Name != "s1" || n.Role != "agent" || n.Ready != ReadyLost || n.LastSeen.AsTime().Before(began) || !slices.Equal(n.Problems, []string{"not connected any more"}) {
 		t.Errorf("lost is %v", n)
 	}
 	fleettest.Join(t, address, ca.Issue(pki.Agent, "s1"))
-	fleettest.Await(t, "the agent again", func() bool { return len(hub.Nodes()) == 1 && len(hub.Lost()) == 0 })
+	fleettest.Await(t, "the agent again", func() bool { return len(hub.Nodes.List()) == 1 && len(hub.Nodes.Lost()) == 0 })
 
 	for i := range 2 * lostMax { // whoever makes up names is not remembered for ever
-		hub.mutex.Lock()
-		hub.lose(&peer{identity: pki.Identity{Role: pki.Agent, Name: fmt.Sprint("made-up-", i)}})
-		hub.mutex.Unlock()
+		p := &peer{subscriber: subscriber{identity: pki.Identity{Role: pki.Agent, Name: fmt.Sprint("made-up-", i)}}}
+		hub.Nodes.mutex.Lock()
+		hub.Nodes.lost.add(p.key(), p.lost(0))
+		hub.Nodes.mutex.Unlock()
 	}
-	if n := len(hub.Lost()); n != lostMax {
+	if n := len(hub.Nodes.Lost()); n != lostMax {
 		t.Errorf("%d are remembered", n)
 	}
-	hub.mutex.Lock()
-	for _, n := range hub.lost.nodes {
+	hub.Nodes.mutex.Lock()
+	for _, n := range hub.Nodes.lost.nodes {
 		n.LastSeen = timestamppb.New(time.Now().Add(-LostLife - time.Second))
 	}
-	hub.mutex.Unlock()
-	if n := len(hub.Lost()); n != 0 {
+	hub.Nodes.mutex.Unlock()
+	if n := len(hub.Nodes.Lost()); n != 0 {
 		t.Errorf("%d are remembered after a day", n)
 	}
 }
@@ -85,7 +87,7 @@ func TestNodesAddNoRowsToTables(t *testing.T) {
 	hub := testHub(t, func(o *Options) { o.Reports = healthTold{ignored{}, told} })
 	ca := fleettest.NewAuthority(t)
 	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
-	hub.SetState(fleettest.View(1))
+	hub.Topics.SetState(fleettest.View(1))
 	lb := ca.Issue(pki.LB, "lb1")
 	forged := fleettest.Hello(lb)
 	forged.Version = "1\nlb9\tyes\x1b[2J"
@@ -94,7 +96,7 @@ func TestNodesAddNoRowsToTables(t *testing.T) {
 	if detail := <-told; detail != "down s9 active" {
 		t.Errorf("why a server is down: %q", detail)
 	}
-	if nodes := hub.Nodes(); len(nodes) != 1 || nodes[0].Version != "1 lb9 yes [2J" {
+	if nodes := hub.Nodes.List(); len(nodes) != 1 || nodes[0].Version != "1 lb9 yes [2J" {
 		t.Errorf("%v", nodes)
 	}
 }
@@ -112,26 +114,26 @@ func (h healthTold) Health(_ string, servers []engine.ServerHealth) {
 func TestALostNodeIsForgottenAndAConnectedOneIsNot(t *testing.T) {
 	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
 	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
-	hub.SetState(fleettest.View(1))
+	hub.Topics.SetState(fleettest.View(1))
 	refused := func(code connect.Code) {
 		t.Helper()
-		if _, err := hub.Forget("s1"); connect.CodeOf(err) != code {
+		if _, err := hub.Nodes.Forget("s1"); connect.CodeOf(err) != code {
 			t.Errorf("%v, want %v", err, code)
 		}
 	}
 	refused(connect.CodeNotFound)
 	agent := fleettest.Join(t, address, ca.Issue(pki.Agent, "s1"))
-	fleettest.Await(t, "the agent", func() bool { return len(hub.Nodes()) == 1 })
+	fleettest.Await(t, "the agent", func() bool { return len(hub.Nodes.List()) == 1 })
 	refused(connect.CodeFailedPrecondition)
 	agent.Stream.CloseRequest()
-	fleettest.Await(t, "the loss", func() bool { return len(hub.Lost()) == 1 })
-	if lost := hub.KeyNodes().Lost; len(lost) != 1 {
+	fleettest.Await(t, "the loss", func() bool { return len(hub.Nodes.Lost()) == 1 })
+	if lost := hub.Nodes.Keys().Lost; len(lost) != 1 {
 		t.Errorf("%v", lost)
 	}
-	if forgotten, err := hub.Forget("s1"); err != nil || !slices.Equal(forgotten, []string{"agent s1: forgotten"}) {
+	if forgotten, err := hub.Nodes.Forget("s1"); err != nil || !slices.Equal(forgotten, []string{"agent s1: forgotten"}) {
 		t.Errorf("%q, %v", forgotten, err)
 	}
-	if n := len(hub.Lost()) + len(hub.KeyNodes().Lost); n != 0 {
+	if n := len(hub.Nodes.Lost()) + len(hub.Nodes.Keys().Lost); n != 0 {
 		t.Errorf("%d are remembered", n)
 	}
 	refused(connect.CodeNotFound)
@@ -139,38 +141,43 @@ func TestALostNodeIsForgottenAndAConnectedOneIsNot(t *testing.T) {
 
 func TestALoadBalancerThatDoesNotTakeWhatItIsToldIsMarked(t *testing.T) {
 	now := time.Now()
-	p := &peer{identity: pki.Identity{Role: pki.LB, Name: "lb1"}, told: 7, behind: now.Add(-behindTime / 2), says: 6}
-	if n := p.status(now); len(n.Problems) != 0 {
-		t.Errorf("marked at once: %q", n.Problems)
+	p := &progress{sent: 7, behind: now.Add(-behindTime / 2), reported: 6}
+	if why := p.behindProblem(now); why != "" {
+		t.Errorf("marked at once: %q", why)
 	}
 	p.behind = now.Add(-2 * behindTime)
-	if n := p.status(now); !slices.Equal(n.Problems, []string{"its tables have revision 6, it was sent 7"}) {
-		t.Errorf("not marked: %q", n.Problems)
+	if why := p.behindProblem(now); why != "its tables have revision 6, it was sent 7" {
+		t.Errorf("not marked: %q", why)
 	}
-	p.says, p.told = 7, 7
-	if n := p.status(now); len(n.Problems) != 0 {
-		t.Errorf("marked although it has it: %q", n.Problems)
+	p.reported, p.sent = 7, 7
+	if why := p.behindProblem(now); why != "" {
+		t.Errorf("marked although it has it: %q", why)
 	}
 }
 
 func TestALoadBalancerIsBehindForAsLongAsItCarriesOutNothing(t *testing.T) {
 	hub := testHub(t, nil)
-	hub.revision = 7
-	p := &peer{identity: pki.Identity{Role: pki.LB, Name: "lb1"}, dirty: map[string]bool{}}
-	agent := &peer{identity: pki.Identity{Role: pki.Agent, Name: "s1"}, dirty: map[string]bool{}}
-	hub.lbs["lb1"] = p
+	hub.Topics.SetState(fleettest.View(7))
+	join := func(role pki.Role, name string) (*peer, *progress) {
+		p := newPeer(pki.Identity{Role: role, Name: name}, &ballastv1.Hello{}, &call{request: httptest.NewRequest("POST", "/", nil)}, &DefaultLimits)
+		hub.enter(p)
+		return p, &hub.Topics.state.of[&p.subscriber].progress
+	}
+	p, lb := join(pki.LB, "lb1")
+	agent, other := join(pki.Agent, "s1")
 	applies := func(revision uint64) {
 		fleettest.Require(t, hub.report(p, &ballastv1.FromNode{Message: &ballastv1.FromNode_Applied{Applied: &ballastv1.Applied{Revision: revision}}}))
 	}
-	lag := func() time.Duration { return hub.longestLag(time.Now().Add(time.Hour)).Round(time.Hour) }
+	lag := func() time.Duration { return hub.Nodes.longestLag(time.Now().Add(time.Hour)).Round(time.Hour) }
 	if lag() != 0 {
 		t.Error("behind before it was sent anything")
 	}
-	hub.nextState(p)
-	hub.nextState(agent)
-	p.behind = p.behind.Add(-time.Hour)
-	hub.revision = 8
-	if hub.nextState(p); lag() != 2*time.Hour {
+	hub.next(p)
+	hub.next(agent)
+	hub.next(agent)
+	lb.behind = lb.behind.Add(-time.Hour)
+	hub.Topics.SetState(fleettest.View(8, fleettest.Service("web", 1)))
+	if hub.next(p); lag() != 2*time.Hour {
 		t.Errorf("another state makes it look less behind: %v", lag())
 	}
 	if applies(7); lag() != time.Hour {
@@ -179,7 +186,7 @@ func TestALoadBalancerIsBehindForAsLongAsItCarriesOutNothing(t *testing.T) {
 	if applies(8); lag() != 0 {
 		t.Errorf("after the last step: %v", lag())
 	}
-	if !agent.behind.IsZero() {
+	if !other.behind.IsZero() {
 		t.Error("agents need not say what they have carried out")
 	}
 }
@@ -188,19 +195,19 @@ func TestALoadBalancerIsBehindForAsLongAsItCarriesOutNothing(t *testing.T) {
 func TestARevisionThatWasNeverSentIsNotBelieved(t *testing.T) {
 	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
 	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
-	hub.SetState(fleettest.View(3, fleettest.Service("web", 1)))
+	hub.Topics.SetState(fleettest.View(3, fleettest.Service("web", 1)))
 	lb := fleettest.Join(t, address, ca.Issue(pki.LB, "lb1"))
 	lb.State()
+	progressOf := func(lb string) *progress { return &hub.Topics.state.of[&hub.Nodes.lbs[lb].subscriber].progress }
 	say := func(claimed, shown uint64) {
 		t.Helper()
 		fleettest.Require(t, lb.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Applied{Applied: &ballastv1.Applied{Revision: claimed}}}))
-		p := hub.lbs["lb1"]
 		fleettest.Await(t, "the claim is taken", func() bool {
-			hub.mutex.Lock()
-			defer hub.mutex.Unlock()
-			return p.says == claimed
+			hub.Topics.mutex.Lock()
+			defer hub.Topics.mutex.Unlock()
+			return progressOf("lb1").reported == claimed
 		})
-		if n := hub.Nodes()[0]; n.Revision != shown || strings.Contains(fmt.Sprint(n.Problems), "revision") {
+		if n := hub.Nodes.List()[0]; n.Revision != shown || strings.Contains(fmt.Sprint(n.Problems), "revision") {
 			t.Errorf("it says %d, and is shown with %d: %v", claimed, n.Revision, n.Problems)
 		}
 	}
@@ -208,15 +215,15 @@ func TestARevisionThatWasNeverSentIsNotBelieved(t *testing.T) {
 	say(1<<63, 3)
 	later := time.Now().Add(2 * behindTime)
 	why := func() string {
-		hub.mutex.Lock()
-		defer hub.mutex.Unlock()
-		return hub.ahead(hub.lbs["lb1"], later)
+		hub.Topics.mutex.Lock()
+		defer hub.Topics.mutex.Unlock()
+		return progressOf("lb1").aheadProblem(later, hub.Topics.state.revision)
 	}
 	if !strings.Contains(why(), "knows none after 3") {
 		t.Errorf("nobody says that the revision is not known: %q", why())
 	}
 	say(5, 3) // as another controller has sent it
-	hub.SetState(fleettest.View(5, fleettest.Service("web", 1, 2)))
+	hub.Topics.SetState(fleettest.View(5, fleettest.Service("web", 1, 2)))
 	lb.State()
 	if say(5, 5); why() != "" {
 		t.Errorf("it is known by now: %q", why())
@@ -230,15 +237,15 @@ func TestAConnectedLoadBalancerThatTellsNoAddressIsNamed(t *testing.T) {
 	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
 	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
 	lb := fleettest.Join(t, address, ca.Issue(pki.LB, "lb7"))
-	fleettest.Await(t, "the load balancer", func() bool { return len(hub.Nodes()) == 1 })
-	if problems := hub.Nodes()[0].Problems; len(problems) != 1 || !strings.Contains(problems[0], "agents accept tunnels from every address") {
+	fleettest.Await(t, "the load balancer", func() bool { return len(hub.Nodes.List()) == 1 })
+	if problems := hub.Nodes.List()[0].Problems; len(problems) != 1 || !strings.Contains(problems[0], "agents accept tunnels from every address") {
 		t.Errorf("problems %q", problems)
 	}
-	if _, err := hub.Forget("lb7"); err == nil || !strings.Contains(err.Error(), "lb lb7 is connected from 127.0.0.1: stop it first or, if nobody knows it") {
+	if _, err := hub.Nodes.Forget("lb7"); err == nil || !strings.Contains(err.Error(), "lb lb7 is connected from 127.0.0.1: stop it first or, if nobody knows it") {
 		t.Errorf("it is forgotten but for %v", err)
 	}
 	lb.Send(conditionAt("10.0.0.9"))
-	fleettest.Await(t, "its address", func() bool { return len(hub.Nodes()[0].Problems) == 0 })
+	fleettest.Await(t, "its address", func() bool { return len(hub.Nodes.List()[0].Problems) == 0 })
 }
 
 func TestTheListOfLoadBalancersHasThoseThatAreConnectedOrLostAndNotForgotten(t *testing.T) {
@@ -246,24 +253,24 @@ func TestTheListOfLoadBalancersHasThoseThatAreConnectedOrLostAndNotForgotten(t *
 	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
 	fleettest.Join(t, address, ca.Issue(pki.LB, "lb1"))
 	fleettest.Join(t, address, ca.Issue(pki.Agent, "s1"))
-	fleettest.Await(t, "the nodes", func() bool { return len(hub.Nodes()) == 2 })
+	fleettest.Await(t, "the nodes", func() bool { return len(hub.Nodes.List()) == 2 })
 	list := func(names []string, want ...string) {
 		t.Helper()
-		if next := hub.Remember(names); !slices.Equal(next, want) {
+		if next := hub.Nodes.Remember(names); !slices.Equal(next, want) {
 			t.Errorf("of %q it remembers %q, want %q", names, next, want)
 		}
 	}
 	list(nil, "lb1")
 	list([]string{"lb1", "lb2", "lb3"}, "lb1", "lb2", "lb3")
-	if lost := hub.KeyNodes().Lost; len(lost) != 2 || lost[0].Name != "lb2" {
+	if lost := hub.Nodes.Keys().Lost; len(lost) != 2 || lost[0].Name != "lb2" {
 		t.Errorf("lost: %v", lost)
 	}
-	_, err := hub.Forget("lb2")
+	_, err := hub.Nodes.Forget("lb2")
 	fleettest.Require(t, err)
 	list([]string{"lb1", "lb2", "lb3"}, "lb1", "lb3")
-	hub.mutex.Lock()
-	hub.lost.nodes[peerKey{pki.LB, "lb3"}].LastSeen = timestamppb.New(time.Now().Add(-LostLife - time.Second))
-	hub.mutex.Unlock()
+	hub.Nodes.mutex.Lock()
+	hub.Nodes.lost.nodes[peerKey{pki.LB, "lb3"}].LastSeen = timestamppb.New(time.Now().Add(-LostLife - time.Second))
+	hub.Nodes.mutex.Unlock()
 	list([]string{"lb1", "lb3"}, "lb1")
 	list([]string{"lb1"}, "lb1")
 	list([]string{"lb1", "lb2"}, "lb1", "lb2") // it has joined another controller

@@ -36,25 +36,25 @@ func nextRing(t *testing.T, c *fleettest.Conversation) *ballastv1.ReplicaView {
 func TestLoadBalancersAreToldTheRingAsItIsNowAndTheSyncsThatTheyLead(t *testing.T) {
 	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
 	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
-	hub.SetState(fleettest.View(1))
+	hub.Topics.SetState(fleettest.View(1))
 	view := func(version uint32) *ballastv1.ReplicaView {
 		return &ballastv1.ReplicaView{Revision: uint64(version), Version: version, Chain: 2, Nodes: []*ballastv1.ReplicaNode{{Number: 1, Name: "lb1"}}}
 	}
-	hub.SetReplicas(view(1), nil)
+	hub.Topics.SetReplicas(view(1), nil)
 	one, two := fleettest.Join(t, address, ca.Issue(pki.LB, "lb1")), fleettest.Join(t, address, ca.Issue(pki.LB, "lb2"))
 	for _, c := range []*fleettest.Conversation{one, two} {
 		if told := nextRing(t, c); told.Version != 1 || len(told.Starts) != 0 {
 			t.Fatalf("who joins is told %v", told)
 		}
 	}
-	hub.SetReplicas(view(2), map[string][]*ballastv1.ReplicaSync{"lb2": {{Id: 7, Low: 1, High: 2}}})
+	hub.Topics.SetReplicas(view(2), map[string][]*ballastv1.ReplicaSync{"lb2": {{Id: 7, Low: 1, High: 2}}})
 	if told := nextRing(t, one); told.Version != 2 || len(told.Starts) != 0 {
 		t.Errorf("lb1 is told %v", told)
 	}
 	if told := nextRing(t, two); told.Version != 2 || len(told.Starts) != 1 || told.Starts[0].Id != 7 {
 		t.Errorf("lb2 is told %v", told)
 	}
-	hub.SetReplicas(view(2), map[string][]*ballastv1.ReplicaSync{"lb1": {{Id: 8}}})
+	hub.Topics.SetReplicas(view(2), map[string][]*ballastv1.ReplicaSync{"lb1": {{Id: 8}}})
 	if told := nextRing(t, one); told.Starts[0].Id != 8 {
 		t.Errorf("a sync alone: %v", told)
 	}
@@ -66,10 +66,10 @@ func TestTheRingIsSignedWithTheCertificateThatTheControllerHasNow(t *testing.T) 
 	credentials, lb := ca.Issue(pki.Controller, "c1"), ca.Issue(pki.LB, "lb1")
 	hub := testHub(t, func(o *Options) { o.Credentials = credentials })
 	address, _ := serveHub(t, hub, credentials)
-	hub.SetState(fleettest.View(1))
+	hub.Topics.SetState(fleettest.View(1))
 	view := &ballastv1.ReplicaView{Revision: 1, Version: 1, Chain: 2, Nodes: []*ballastv1.ReplicaNode{{Number: 1, Name: "lb1"}}}
 	starts := map[string][]*ballastv1.ReplicaSync{"lb1": {{Id: 7}}}
-	hub.SetReplicas(view, starts)
+	hub.Topics.SetReplicas(view, starts)
 	one := fleettest.Join(t, address, lb)
 	first := nextRing(t, one)
 	check := func(told *ballastv1.ReplicaView) {
@@ -86,9 +86,9 @@ func TestTheRingIsSignedWithTheCertificateThatTheControllerHasNow(t *testing.T) 
 		}
 	}
 	check(first)
-	hub.SetReplicas(view, starts)
+	hub.Topics.SetReplicas(view, starts)
 	ca.Issue(pki.Controller, "c1")
-	hub.SetReplicas(view, starts)
+	hub.Topics.SetReplicas(view, starts)
 	second := nextRing(t, one)
 	check(second)
 	if bytes.Equal(second.Signed.Certificate, first.Signed.Certificate) {
@@ -100,45 +100,45 @@ func TestWhatLoadBalancersSayOfTheRingIsKeptAndCutShort(t *testing.T) {
 	said := make(chan struct{}, 100)
 	ca, hub := fleettest.NewAuthority(t), testHub(t, func(o *Options) { o.Replicated = func() { said <- struct{}{} } })
 	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
-	hub.SetState(fleettest.View(1))
+	hub.Topics.SetState(fleettest.View(1))
 	lb := fleettest.Join(t, address, ca.Issue(pki.LB, "lb1"))
 	many := slices.Repeat([]uint32{9}, 100_000)
 	lb.Send(replicaReportOf(&ballastv1.ReplicaReport{Address: "10.0.0.1:7475", Incarnation: 3, View: 4, Synced: 2, Done: many, Heard: append([]uint32{1, 1 << 20}, many...), Silent: many}))
 	<-said
-	reports := hub.ReplicaReports()
+	reports := hub.Nodes.ReplicaReports()
 	if len(reports) != 1 {
 		t.Fatal(reports)
 	}
 	r := reports[0]
 	if r.Name != "lb1" || r.Address != netip.MustParseAddrPort("10.0.0.1:7475") || r.Incarnation != 3 || r.View != 4 || r.Synced != 2 || r.Heard[0] != 1 ||
-		len(r.Heard) > replica.NodesMax || len(r.Silent) > replica.NodesMax || len(r.Done) > mostSyncs || slices.Max(r.Heard) > replica.NodesMax {
+		len(r.Heard) > replica.NodesMax || len(r.Silent) > replica.NodesMax || len(r.Done) > syncsMax || slices.Max(r.Heard) > replica.NodesMax {
 		t.Errorf("%+v", r)
 	}
 	for _, nowhere := range []string{"", "10.0.0.1", "example.org:1", "[fe80::1%eth0]:7475", "224.0.0.1:7475", "127.0.0.1:7475", "0.0.0.0:1"} {
 		lb.Send(replicaReportOf(&ballastv1.ReplicaReport{Address: nowhere, Incarnation: 3}))
 		<-said
-		if r := hub.ReplicaReports()[0]; r.Address.IsValid() {
+		if r := hub.Nodes.ReplicaReports()[0]; r.Address.IsValid() {
 			t.Errorf("%q is taken for %v", nowhere, r.Address)
 		}
 	}
 	lb.Send(replicaReportOf(&ballastv1.ReplicaReport{Address: "10.0.0.1:7475"}))
 	<-said
-	if r := hub.ReplicaReports()[0]; r.Address.IsValid() {
+	if r := hub.Nodes.ReplicaReports()[0]; r.Address.IsValid() {
 		t.Error("a load balancer without entries of its own may come onto the ring")
 	}
 	again := fleettest.Join(t, address, ca.Issue(pki.LB, "lb1"))
 	again.Send(replicaReportOf(&ballastv1.ReplicaReport{Address: "10.0.0.2:7475", Incarnation: 5}))
 	<-said
-	if r := hub.ReplicaReports(); len(r) != 1 || r[0].Incarnation != 5 {
+	if r := hub.Nodes.ReplicaReports(); len(r) != 1 || r[0].Incarnation != 5 {
 		t.Errorf("after it has joined again: %+v", r)
 	}
 	again.Stream.CloseRequest()
-	fleettest.Await(t, "the loss", func() bool { return len(hub.Lost()) == 1 })
-	if len(hub.ReplicaReports()) != 1 {
+	fleettest.Await(t, "the loss", func() bool { return len(hub.Nodes.Lost()) == 1 })
+	if len(hub.Nodes.ReplicaReports()) != 1 {
 		t.Error("what was said last is forgotten with the stream")
 	}
-	if _, err := hub.Forget("lb1"); err != nil || len(hub.ReplicaReports()) != 0 {
-		t.Errorf("forgotten: %v, %v", err, hub.ReplicaReports())
+	if _, err := hub.Nodes.Forget("lb1"); err != nil || len(hub.Nodes.ReplicaReports()) != 0 {
+		t.Errorf("forgotten: %v, %v", err, hub.Nodes.ReplicaReports())
 	}
 	agent := fleettest.Join(t, address, ca.Issue(pki.Agent, "s1"))
 	agent.Send(replicaReportOf(&ballastv1.ReplicaReport{}))
@@ -150,7 +150,7 @@ func TestWhatLoadBalancersSayOfTheRingIsKeptAndCutShort(t *testing.T) {
 // Each of two hosts with one certificate would lose the other's entries with every change of places.
 func TestOfTwoLoadBalancersThatJoinAsOneNeitherSpeaksOfTheRing(t *testing.T) {
 	hub := testHub(t, func(*Options) {})
-	hub.SetState(fleettest.View(1))
+	hub.Topics.SetState(fleettest.View(1))
 	says := func(address string, incarnation uint64) *peer {
 		p := newPeer(pki.Identity{Role: pki.LB, Name: "lb1"}, &ballastv1.Hello{Addresses: []string{address}}, &call{request: &http.Request{RemoteAddr: net.JoinHostPort(address, "40000")}}, &hub.options.Limits)
 		hub.enter(p)
@@ -159,7 +159,7 @@ func TestOfTwoLoadBalancersThatJoinAsOneNeitherSpeaksOfTheRing(t *testing.T) {
 	}
 	expect := func(what string, want uint64) {
 		t.Helper()
-		if report, _ := hub.ReplicaReport("lb1"); report.GetIncarnation() != want {
+		if report, _ := hub.Nodes.ReplicaReport("lb1"); report.GetIncarnation() != want {
 			t.Errorf("%s: %v, want incarnation %d", what, report, want)
 		}
 	}

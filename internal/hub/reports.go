@@ -61,7 +61,7 @@ func loadFromProto(report *ballastv1.LoadReport) *engine.Load {
 	return load
 }
 
-// ServersToProto returns what an engine knows of servers in the form that clients of the fleet API are told it.
+// ServersToProto returns what an engine knows of servers in the form of the fleet API.
 func ServersToProto(servers []engine.ServerStatus) (list []*ballastv1.ServerStatus) {
 	for i := range servers {
 		s := &servers[i]
@@ -80,7 +80,7 @@ const (
 	problemBytes = 512
 )
 
-// legible shortens what a node says, and keeps it from doing anything to a terminal or to a table.
+// legible shortens a text of a node, and keeps it from doing anything to a terminal or to a table.
 func legible(text string) string {
 	if len(text) > problemBytes {
 		text = strings.ToValidUTF8(text[:problemBytes], "") + " ..."
@@ -88,10 +88,10 @@ func legible(text string) string {
 	return strings.Map(printable, text)
 }
 
-// problemsOf shortens what a node says is wrong with it.
-func problemsOf(told []string) []string {
-	kept := make([]string, 0, min(len(told), problems))
-	for _, problem := range told[:min(len(told), problems)] {
+// problemsOf shortens the problems that a node reports.
+func problemsOf(reported []string) []string {
+	kept := make([]string, 0, min(len(reported), problems))
+	for _, problem := range reported[:min(len(reported), problems)] {
 		kept = append(kept, legible(problem))
 	}
 	return kept
@@ -104,66 +104,47 @@ func printable(r rune) rune {
 	return r
 }
 
-// report hands one report on. Kinds that we do not know are of a newer node, and ignored.
+// report takes one message. Kinds that we do not know are of a newer node, and ignored.
 func (h *Hub) report(p *peer, message *ballastv1.FromNode) error {
-	role := pki.LB
+	if role := senderOf(message); role != "" && role != p.identity.Role {
+		return fmt.Errorf("%T is sent by nodes of role %s, not %s", message.Message, role, p.identity.Role)
+	}
 	switch m := message.Message.(type) {
 	case *ballastv1.FromNode_Hello:
 		return errors.New("a second Hello")
-	case *ballastv1.FromNode_Load:
-		role = pki.Agent
-		if p.identity.Role == role {
-			h.mutex.Lock()
-			p.sources = problemsOf(m.Load.Unavailable)
-			contested := p.contested() != ""
-			h.mutex.Unlock()
-			if contested { // nobody knows of which host
-				m.Load = &ballastv1.LoadReport{}
-			}
-			h.options.Reports.Load(p.identity, loadFromProto(m.Load))
-		}
-	case *ballastv1.FromNode_Traffic:
-		if p.identity.Role == role {
-			h.options.Reports.Traffic(p.identity.Name, trafficFromProto(m.Traffic))
-		}
-	case *ballastv1.FromNode_Health:
-		if p.identity.Role == role {
-			h.options.Reports.Health(p.identity.Name, healthFromProto(m.Health))
-		}
-	case *ballastv1.FromNode_Replica:
-		if p.identity.Role == role {
-			h.takeReplica(p, m.Replica)
-		}
 	case *ballastv1.FromNode_Applied:
-		h.mutex.Lock()
-		h.takeApplied(p, m.Applied.Revision)
-		h.mutex.Unlock()
-		return nil // agents may tell it, too
-	case *ballastv1.FromNode_Keys:
-		role = pki.Agent
-		if p.identity.Role == role {
-			h.takeKeys(p, m.Keys)
-		}
+		h.Topics.applied(&p.subscriber, m.Applied.Revision)
 	case *ballastv1.FromNode_Condition:
-		h.mutex.Lock()
-		p.ready, p.problems = "no", problemsOf(m.Condition.Problems)
-		if m.Condition.Ready {
-			p.ready = "yes"
-		}
-		p.vips = m.Condition.Announcements
-		h.takeSources(p, m.Condition.Addresses, m.Condition.Own)
-		p.takeMTUs(m.Condition)
-		believed := p.identity.Role == pki.Agent && p.contested() == ""
-		h.mutex.Unlock()
-		if believed {
+		if h.Nodes.recordCondition(p, m.Condition) {
 			h.options.Reports.Losses(p.identity, lossesFromProto(m.Condition))
 		}
-		return nil
-	default:
-		return nil
-	}
-	if p.identity.Role != role {
-		return fmt.Errorf("%T is sent by nodes of role %s, not %s", message.Message, role, p.identity.Role)
+	case *ballastv1.FromNode_Load:
+		if !h.Nodes.recordLoad(p, m.Load.Unavailable) { // nobody knows of which host
+			m.Load = &ballastv1.LoadReport{}
+		}
+		h.options.Reports.Load(p.identity, loadFromProto(m.Load))
+	case *ballastv1.FromNode_Keys:
+		h.Nodes.recordKeys(p, m.Keys)
+	case *ballastv1.FromNode_Traffic:
+		h.options.Reports.Traffic(p.identity.Name, trafficFromProto(m.Traffic))
+	case *ballastv1.FromNode_Health:
+		h.options.Reports.Health(p.identity.Name, healthFromProto(m.Health))
+	case *ballastv1.FromNode_Replica:
+		h.Nodes.recordReplica(p, m.Replica)
+		if h.options.Replicated != nil {
+			h.options.Replicated()
+		}
 	}
 	return nil
+}
+
+// senderOf returns the role of the nodes that send a kind of message; empty: any.
+func senderOf(message *ballastv1.FromNode) pki.Role {
+	switch message.Message.(type) {
+	case *ballastv1.FromNode_Load, *ballastv1.FromNode_Keys:
+		return pki.Agent
+	case *ballastv1.FromNode_Traffic, *ballastv1.FromNode_Health, *ballastv1.FromNode_Replica:
+		return pki.LB
+	}
+	return ""
 }

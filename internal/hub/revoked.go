@@ -1,27 +1,20 @@
-// Revoked certificates: their owners are cut off, and nodes are told of them.
+// Requests by revoked certificates, which end.
 package hub
 
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"net/http"
-	"slices"
 	"time"
 
 	"connectrpc.com/connect"
 
-	"github.com/ballast-lb/ballast/internal/api"
-	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
-// Implementation constants.
-const (
-	lastWords  = 200 * time.Millisecond // until the connection of a revoked certificate is closed: its owner should hear why
-	atOnceTold = 1000                   // revocations of one message
-)
+// revokedGrace is how long the connection of a revoked certificate stays open: its owner should receive the reason.
+const revokedGrace = 200 * time.Millisecond
 
 type (
 	connection  struct{} // key of a request's context: its net.Conn
@@ -56,47 +49,14 @@ func hold(credentials *pki.Credentials, r *http.Request, end func(error)) (relea
 	}
 	return credentials.Hold(r.TLS.PeerCertificates[0], func(why error) {
 		go end(why) // what waits for it must not hold up who revokes
-		time.AfterFunc(lastWords, func() { c.NetConn().Close() })
+		time.AfterFunc(revokedGrace, func() { c.NetConn().Close() })
 	})
 }
 
-// revokedOf ends when the certificate that a request came with is revoked; its cause is what the owner should hear.
+// revokedOf ends when the certificate that a request came with is revoked; its cause is the reason for the owner.
 func revokedOf(ctx context.Context) context.Context {
 	if revoked, ok := ctx.Value(revokedness{}).(context.Context); ok {
 		return revoked
 	}
 	return context.Background()
-}
-
-// SetRevoked takes the whole list of revoked certificates. Nodes that are connected are told what is news of it.
-func (h *Hub) SetRevoked(all, news []pki.Revocation) {
-	told := api.RevocationsToProto(news)
-	h.mutex.Lock()
-	defer h.mutex.Unlock()
-	h.revoked = api.RevocationsToProto(all)
-	for _, p := range h.peers {
-		if p.revoked = slices.Concat(p.revoked, told); len(p.revoked) > len(h.revoked) {
-			p.revoked = h.revoked
-		}
-		p.wakeUp()
-	}
-}
-
-// nextRevocations is the beginning of what the peer has to be told. The caller holds the hub's lock.
-func (p *peer) nextRevocations() *frame {
-	list := p.revoked[:min(len(p.revoked), atOnceTold)]
-	p.revoked = p.revoked[len(list):]
-	return messageFrame(&ballastv1.ToNode{Message: &ballastv1.ToNode_Revocations{Revocations: &ballastv1.Revocations{Revocations: list}}})
-}
-
-// Certificates are those of the nodes that are connected.
-func (h *Hub) Certificates() (list []*x509.Certificate) {
-	h.mutex.Lock()
-	defer h.mutex.Unlock()
-	for _, p := range h.peers {
-		if state := p.call.request.TLS; state != nil {
-			list = append(list, state.PeerCertificates[0])
-		}
-	}
-	return list
 }

@@ -1,16 +1,21 @@
-// Package hub serves the streams of a fleet's nodes: it tells them the desired state and weights, and takes their reports. Controllers run
+// Package hub serves the streams of a fleet's nodes: it sends them the desired state and weights, and takes their reports. Controllers run
 // one, and a load balancer that runs by a file, for its agents.
 //
-// One lock, Hub.mutex, covers the peers and all that they are told, because these hold across topics:
-//   - A new stream is told everything first and then what changes: enter marks it for all of each topic in the moment in which it becomes
-//     a peer (TestANodeIsToldEverythingFirstAndThenWhatChanges).
+// It has three parts, which Hub wires:
+//   - streams serves connections. It sees the rest by the five methods of broker.
+//   - Topics are what nodes are sent. A topic has its value, its messages and the nodes that have not the newest.
+//   - Nodes are who is connected and who was, with what they report.
+//
+// Locks, in the order in which they are taken: Nodes.mutex, Topics.setting, Topics.mutex. Each topic is under Topics.mutex, because these hold
+// across topics:
+//   - A new stream is sent everything first and then what changes: it joins all topics in one moment, in which it becomes a peer, too
+//     (TestANodeIsToldEverythingFirstAndThenWhatChanges).
 //   - Revocations come before everything else (TestNodesAreToldWhoIsRevokedBeforeAnythingElse), and state before weights
 //     (TestStateIsNeverDelayedByWeights).
 //   - A load balancer's addresses are on the agents' list before it is sent state (TestAgentsAreToldWhereTunnelsComeFrom).
 //   - A stream that was replaced changes no addresses (TestAStreamThatWasReplacedSaysNothingOfAddresses).
 //
-// The types tunnelSources, serviceTickets, softState, lostNodes and ring keep a topic under that lock. Hub.setting comes before Hub.mutex;
-// admission has a lock of its own, and takes no other.
+// admission and call have locks of their own, and take no other.
 package hub
 
 import (

@@ -1,4 +1,4 @@
-// What nodes measure and controllers compute of services: weights and counts. It is soft: the next update replaces it.
+// The topic of what nodes measure and controllers compute of services: weights and counts. It is soft: the next update replaces it.
 package hub
 
 import (
@@ -7,92 +7,120 @@ import (
 	"github.com/ballast-lb/ballast/internal/machine/follow"
 )
 
-// softState has the newest weights and counts of services that the hub knows. Per load balancer it queues names, not messages, so newer
-// updates replace older ones. The hub's lock guards it.
+// softState is the topic of the newest weights and counts of services. It keeps names of what waits for a load balancer, not messages, so
+// newer updates replace older ones.
 type softState struct {
+	metrics *metrics
+
 	weights map[string]*softWeights
 	counts  map[string]*openCounts
+	of      map[*subscriber]*softSubscription // load balancers
 }
 
-func newSoftState() *softState {
-	return &softState{weights: map[string]*softWeights{}, counts: map[string]*openCounts{}}
+// softSubscription is what waits for a load balancer.
+type softSubscription struct {
+	weights map[string]uint64 // services whose weights have changed -> number of the last update that it knows
+	queue   []string          // the same services in the order in which they changed
+	counts  map[string]bool   // services whose open connections were counted again
 }
 
-// weigh merges an update of a service's weights and queues it for load balancers. It returns for how many of them one waited already.
-func (s *softState) weigh(service string, update *follow.Update, lbs map[string]*peer) (coalesced int) {
-	w := s.weights[service]
+func newSoftState(m *metrics) softState {
+	return softState{metrics: m, weights: map[string]*softWeights{}, counts: map[string]*openCounts{}, of: map[*subscriber]*softSubscription{}}
+}
+
+// setWeights merges an update of a service's weights and queues it for load balancers.
+func (t *softState) setWeights(service string, update *follow.Update) {
+	w := t.weights[service]
 	if w == nil {
 		w = newSoftWeights(service)
-		s.weights[service] = w
+		t.weights[service] = w
 	}
 	if !w.take(update) {
-		return 0
+		return
 	}
-	for _, p := range lbs {
-		if _, waits := p.weights[service]; waits {
+	coalesced := 0
+	for s, waiting := range t.of {
+		if _, waits := waiting.weights[service]; waits {
 			coalesced++
 			continue
 		}
-		p.weights[service] = w.count - 1
-		p.queue = append(p.queue, service)
-		p.wakeUp()
+		waiting.addWeights(service, w.count-1)
+		s.wakeUp()
 	}
-	return coalesced
+	t.metrics.coalesce("weights", coalesced)
 }
 
-// count takes a service's counts and queues them for the load balancers with a share. It returns for how many of them some waited already.
-func (s *softState) count(service string, counts *openCounts, lbs map[string]*peer) (coalesced int) {
-	s.counts[service] = counts
-	for name, p := range lbs {
-		if _, dispatches := counts.shares[name]; !dispatches {
+func (w *softSubscription) addWeights(service string, known uint64) {
+	w.weights[service] = known
+	w.queue = append(w.queue, service)
+}
+
+// setCounts takes a service's counts and queues them for the load balancers with a share.
+func (t *softState) setCounts(service string, counts *openCounts) {
+	t.counts[service] = counts
+	coalesced := 0
+	for s, waiting := range t.of {
+		if _, dispatches := counts.shares[s.identity.Name]; !dispatches {
 			continue
 		}
-		if p.counts[service] {
+		if waiting.counts[service] {
 			coalesced++
 		}
-		p.counts[service] = true
-		p.wakeUp()
+		waiting.counts[service] = true
+		s.wakeUp()
 	}
-	return coalesced
+	t.metrics.coalesce("open", coalesced)
 }
 
 // drop forgets a service that has gone.
-func (s *softState) drop(service string) {
-	delete(s.weights, service)
-	delete(s.counts, service)
+func (t *softState) drop(service string) {
+	delete(t.weights, service)
+	delete(t.counts, service)
+	for _, waiting := range t.of {
+		delete(waiting.weights, service)
+	}
 }
 
 // restart accepts weights of any term: those that come may have a lower one.
-func (s *softState) restart() {
-	for _, w := range s.weights {
+func (t *softState) restart() {
+	for _, w := range t.weights {
 		w.Term, w.Version = 0, 0
 	}
 }
 
-// enter queues all weights for a load balancer that has joined.
-func (s *softState) enter(p *peer) {
-	for name := range s.weights {
-		p.weights[name] = 0
-		p.queue = append(p.queue, name)
+func (t *softState) join(s *subscriber) {
+	if !s.isLB() {
+		return
 	}
+	waiting := &softSubscription{weights: map[string]uint64{}, counts: map[string]bool{}}
+	for service := range t.weights {
+		waiting.addWeights(service, 0)
+	}
+	t.of[s] = waiting
 }
 
-// next returns the peer's next update, weights first; nil: none waits.
-func (s *softState) next(p *peer) *frame {
-	for len(p.queue) > 0 {
-		name := p.queue[0]
-		p.queue = p.queue[1:]
-		known, waits := p.weights[name]
-		if w := s.weights[name]; waits && w != nil { // else the service has gone meanwhile
-			delete(p.weights, name)
+func (t *softState) leave(s *subscriber) { delete(t.of, s) }
+
+// next returns a node's next update, weights first; nil: none waits.
+func (t *softState) next(s *subscriber) *frame {
+	waiting := t.of[s]
+	if waiting == nil {
+		return nil
+	}
+	for len(waiting.queue) > 0 {
+		service := waiting.queue[0]
+		waiting.queue = waiting.queue[1:]
+		known, waits := waiting.weights[service]
+		if w := t.weights[service]; waits && w != nil { // else the service has gone meanwhile
+			delete(waiting.weights, service)
 			return w.since(known)
 		}
 	}
-	p.queue = nil
-	for service := range p.counts {
-		delete(p.counts, service)
-		if c := s.counts[service]; c != nil {
-			return c.frame(service, p.identity.Name)
+	waiting.queue = nil
+	for service := range waiting.counts {
+		delete(waiting.counts, service)
+		if c := t.counts[service]; c != nil {
+			return c.frame(service, s.identity.Name)
 		}
 	}
 	return nil

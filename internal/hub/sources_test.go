@@ -2,6 +2,7 @@ package hub
 
 import (
 	"fmt"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -42,7 +43,7 @@ func TestAgentsAreToldWhereTunnelsComeFrom(t *testing.T) {
 	agent.Sources("before there is a state", func(list *ballastv1.TunnelSources) bool {
 		return hasSources("", "")(list) && list.Controller == "c1" && len(list.Alive) == 0
 	})
-	hub.SetControllers([]string{"c1", "c2"})
+	hub.Topics.SetControllers([]string{"c1", "c2"})
 	agent.Sources("who lives", func(list *ballastv1.TunnelSources) bool { return slices.Equal(list.Alive, []string{"c1", "c2"}) })
 	lb1 := joinFrom(t, address, ca.Issue(pki.LB, "lb1"), "2001:db8::11", "10.0.0.11")
 	agent.Sources("the first", hasSources("10.0.0.11 2001:db8::11", ""))
@@ -53,16 +54,16 @@ func TestAgentsAreToldWhereTunnelsComeFrom(t *testing.T) {
 	old.Send(condition(true))
 	lb1.Stream.CloseRequest() // may forward without controllers
 	old.Stream.CloseRequest()
-	fleettest.Await(t, "the loss", func() bool { return len(hub.Lost()) == 2 })
+	fleettest.Await(t, "the loss", func() bool { return len(hub.Nodes.Lost()) == 2 })
 	late := fleettest.Join(t, address, ca.Issue(pki.Agent, "s2"))
 	late.Sources("those that were here", hasSources("10.0.0.11 10.0.0.19", "lb2"))
 	joinFrom(t, address, ca.Issue(pki.LB, "lb2"), "10.0.0.12")
 	late.Sources("one is upgraded", hasSources("10.0.0.11 10.0.0.12 10.0.0.19", ""))
-	hub.mutex.Lock()
-	gone := hub.sources.of["lb1"]
+	hub.Topics.mutex.Lock()
+	gone := hub.Topics.sources.of["lb1"]
 	gone.left = time.Now().Add(-LostLife - time.Second)
-	hub.sources.of["lb1"] = gone
-	hub.mutex.Unlock()
+	hub.Topics.sources.of["lb1"] = gone
+	hub.Topics.mutex.Unlock()
 	joinFrom(t, address, ca.Issue(pki.LB, "lb3"), "10.0.0.13")
 	late.Sources("a day later", hasSources("10.0.0.12 10.0.0.13", ""))
 }
@@ -83,7 +84,7 @@ func TestOnlyLoadBalancersSayWhereTunnelsComeFrom(t *testing.T) {
 	lie = fleettest.Hello(ca.Issue(pki.LB, "lb1"))
 	lie.Name, lie.Addresses = "lb9", []string{"203.0.113.4"}
 	fleettest.Converse(t, address, ca.Issue(pki.LB, "lb1"), lie).Ends()
-	fleettest.Await(t, "the forger's word", func() bool { return len(hub.Nodes()) == 2 && hub.Nodes()[0].Ready == "yes" })
+	fleettest.Await(t, "the forger's word", func() bool { return len(hub.Nodes.List()) == 2 && hub.Nodes.List()[0].Ready == "yes" })
 	joinFrom(t, address, ca.Issue(pki.LB, "lb1"), "10.0.0.11")
 	watcher.Sources("a load balancer's", func(list *ballastv1.TunnelSources) bool {
 		if strings.Contains(fmt.Sprint(list.Addresses, list.Silent), "203.0.113") || len(list.Silent) > 0 {
@@ -107,16 +108,16 @@ func TestOnlyAddressesOfHostsAreTakenAndNotWithoutEnd(t *testing.T) {
 	agent.Sources("many", func(list *ballastv1.TunnelSources) bool { return len(list.Addresses) == sourcesOfOne-1 }) // 10.0.0.11 counts for a day
 	lb.Send(conditionAt("10.2.0.1", "10.1.0.7"))
 	agent.Sources("others the same day", hasSources("10.1.0.7", ""))
-	hub.mutex.Lock()
-	for known := range hub.sources.of["lb1"].known {
-		hub.sources.of["lb1"].known[known] = time.Now().Add(-LostLife - time.Second)
+	hub.Topics.mutex.Lock()
+	for known := range hub.Topics.sources.of["lb1"].known {
+		hub.Topics.sources.of["lb1"].known[known] = time.Now().Add(-LostLife - time.Second)
 	}
-	hub.mutex.Unlock()
+	hub.Topics.mutex.Unlock()
 	lb.Send(conditionAt("10.2.0.1", "10.1.0.7"))
 	agent.Sources("a day later", hasSources("10.1.0.7 10.2.0.1", ""))
 	lb.Stream.CloseRequest()
-	fleettest.Await(t, "the loss", func() bool { return len(hub.Lost()) == 1 })
-	if _, err := hub.Forget("lb1"); err != nil {
+	fleettest.Await(t, "the loss", func() bool { return len(hub.Nodes.Lost()) == 1 })
+	if _, err := hub.Nodes.Forget("lb1"); err != nil {
 		t.Fatal(err)
 	}
 	agent.Sources("forgotten", hasSources("", ""))
@@ -125,14 +126,16 @@ func TestOnlyAddressesOfHostsAreTakenAndNotWithoutEnd(t *testing.T) {
 // Of two streams of one name the newer one speaks.
 func TestAStreamThatWasReplacedSaysNothingOfAddresses(t *testing.T) {
 	hub := testHub(t, nil)
-	identity := pki.Identity{Role: pki.LB, Name: "lb1"}
-	before, now := &peer{identity: identity}, &peer{identity: identity}
-	hub.mutex.Lock()
-	defer hub.mutex.Unlock()
-	hub.peers[now.key()] = now
-	hub.takeSources(now, []string{"10.0.0.11"}, nil)
-	hub.takeSources(before, []string{"203.0.113.1"}, nil)
-	if !hasSources("10.0.0.11", "")(hub.sources.list) {
-		t.Errorf("told is %v", hub.sources.list)
+	join := func(addresses ...string) *peer {
+		p := newPeer(pki.Identity{Role: pki.LB, Name: "lb1"}, &ballastv1.Hello{Addresses: addresses}, &call{request: httptest.NewRequest("POST", "/", nil)}, &DefaultLimits)
+		hub.enter(p)
+		return p
+	}
+	before, now := join("10.0.0.10"), join("10.0.0.11")
+	for p, address := range map[*peer]string{now: "10.0.0.11", before: "203.0.113.1"} {
+		fleettest.Require(t, hub.report(p, conditionAt(address)))
+	}
+	if list := hub.Topics.sources.list; !hasSources("10.0.0.11", "")(list) {
+		t.Errorf("sent is %v", list)
 	}
 }

@@ -91,7 +91,7 @@ func (s *streams) serve(ctx context.Context, conn *stream) error {
 	}
 	p.stop(nil)
 	<-received
-	p.barred = revokedOf(ctx).Err() != nil
+	p.revoked = revokedOf(ctx).Err() != nil
 	s.broker.leave(p, err)
 	return err
 }
@@ -181,7 +181,7 @@ func (s *streams) send(ctx context.Context, conn *stream, p *peer) error {
 	}
 }
 
-// sendOne waits for a slow peer no longer than the limit says.
+// sendOne waits for a slow peer no longer than Limits.WriteTimeout.
 func (s *streams) sendOne(conn *stream, p *peer, message *frame) error {
 	select {
 	case why := <-p.end: // its deadlines are not ours to move any more
@@ -210,7 +210,7 @@ func (s *streams) sendOne(conn *stream, p *peer, message *frame) error {
 	}
 }
 
-// errSlow ends a stream whose peer took nothing for as long as the limit says.
+// errSlow ends a stream whose peer took nothing for Limits.WriteTimeout.
 var errSlow = errors.New("it took nothing in time")
 
 // receive takes the node's reports until its stream ends.

@@ -1,4 +1,4 @@
-// Keys of session tickets, which agents are told, and nobody else.
+// Keys of session tickets, which agents are sent, and nobody else.
 package hub
 
 import (
@@ -12,8 +12,8 @@ import (
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
-// serviceTickets are the keys of session tickets, of which those of a service are derived when an agent is first told them. The hub's lock
-// guards them.
+// serviceTickets are the keys of session tickets, of which those of a service are derived when an agent is first sent them. They are
+// part of desiredState.
 type serviceTickets struct {
 	keys    rotation.TicketKeys
 	derived map[string]*ballastv1.ServiceTicketKeys // by service
@@ -30,9 +30,9 @@ func (t *serviceTickets) set(keys rotation.TicketKeys) (changed bool) {
 
 // of are the keys of the services that an agent's host is a server of; those of others it forgets.
 func (t *serviceTickets) of(who *pki.Identity, services map[string]*service) *ballastv1.TicketKeys {
-	told := &ballastv1.TicketKeys{}
+	list := &ballastv1.TicketKeys{}
 	if t.keys.Current == 0 {
-		return told
+		return list
 	}
 	for _, name := range slices.Sorted(maps.Keys(services)) {
 		if !services[name].grants(who) {
@@ -43,16 +43,16 @@ func (t *serviceTickets) of(who *pki.Identity, services map[string]*service) *ba
 			keys = api.TicketsToProto(name, t.keys.Of(name))
 			t.derived[name] = keys
 		}
-		told.Services = append(told.Services, keys)
+		list.Services = append(list.Services, keys)
 	}
-	return told
+	return list
 }
 
-// takeTickets cuts short what an agent says of keys of tickets.
-func takeTickets(told *ballastv1.KeyReport) (fingerprints map[uint32][]byte) {
+// ticketFingerprints cuts short what an agent reports of keys of tickets.
+func ticketFingerprints(reported *ballastv1.KeyReport) (fingerprints map[uint32][]byte) {
 	fingerprints = map[uint32][]byte{}
-	for _, epoch := range slices.Sorted(maps.Keys(told.Tickets))[:min(len(told.Tickets), rotation.TicketKeysMax)] {
-		if print := told.Tickets[epoch]; len(print) == rotation.FingerprintSize {
+	for _, epoch := range slices.Sorted(maps.Keys(reported.Tickets))[:min(len(reported.Tickets), rotation.TicketKeysMax)] {
+		if print := reported.Tickets[epoch]; len(print) == rotation.FingerprintSize {
 			fingerprints[epoch] = print
 		}
 	}

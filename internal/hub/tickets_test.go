@@ -55,7 +55,7 @@ func TestKeysOfTicketsGoToAgentsOfServersWithSessionsAlone(t *testing.T) {
 	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
 	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
 	web, mail, plain := withSessions(fleettest.Service("web", 1, 2)), withSessions(fleettest.Service("mail", 2, 3)), fleettest.Service("plain", 1, 4)
-	hub.SetState(sessions(1, 1, mail, plain, web))
+	hub.Topics.SetState(sessions(1, 1, mail, plain, web))
 	lb := fleettest.Join(t, address, ca.Issue(pki.LB, "s1")) // named as a server
 	s1, byAddress, s4 := fleettest.Join(t, address, ca.Issue(pki.Agent, "s1")), fleettest.Join(t, address, ca.Issue(pki.Agent, "host", "10.0.0.2")),
 		fleettest.Join(t, address, ca.Issue(pki.Agent, "s4"))
@@ -83,31 +83,31 @@ func TestKeysOfTicketsGoToAgentsOfServersWithSessionsAlone(t *testing.T) {
 		t.Error("two services have one key")
 	}
 
-	hub.SetState(sessions(2, 2, mail, plain, web)) // keys alone change: no load balancer hears of it
+	hub.Topics.SetState(sessions(2, 2, mail, plain, web)) // keys alone change: no load balancer hears of it
 	want("s1", s1, 2, "web 2 of 1 2")
 	want("10.0.0.2", byAddress, 2, "mail 2 of 1 2; web 2 of 1 2")
 	want("s4", s4, 2, "")
 
 	left := withSessions(fleettest.Service("web", 2)) // s1 leaves, and has connections yet
 	left.Removed = fleettest.Service("", 1).Service.Servers
-	hub.SetState(sessions(3, 2, mail, plain, left))
+	hub.Topics.SetState(sessions(3, 2, mail, plain, left))
 	want("the load balancer", lb, 3, "unchanged")
 	want("s1", s1, 3, "")
 	want("10.0.0.2", byAddress, 3, "unchanged")
-	hub.SetState(sessions(4, 3, mail, plain, left))
+	hub.Topics.SetState(sessions(4, 3, mail, plain, left))
 	want("s1", s1, 4, "")
 	want("10.0.0.2", byAddress, 4, "mail 3 of 1 2 3; web 3 of 1 2 3")
 
-	hub.SetState(sessions(5, 3, mail, plain, web)) // and is back
+	hub.Topics.SetState(sessions(5, 3, mail, plain, web)) // and is back
 	want("the load balancer", lb, 5, "unchanged")
 	want("s1", s1, 5, "web 3 of 1 2 3")
-	hub.SetState(sessions(6, 3, mail, plain, fleettest.Service("web", 1, 2))) // no sessions any more
+	hub.Topics.SetState(sessions(6, 3, mail, plain, fleettest.Service("web", 1, 2))) // no sessions any more
 	want("s1", s1, 6, "")
 	want("the load balancer", lb, 6, "unchanged")
 
 	whole := sessions(7, 3, mail, plain, web)
 	whole.Whole = true
-	hub.SetState(whole)
+	hub.Topics.SetState(whole)
 	want("the load balancer", lb, 7, "unchanged")
 	want("s1", s1, 7, "web 3 of 1 2 3")
 }
@@ -117,12 +117,12 @@ func TestAnAgentIsToldKeysAgainWhereItsServiceWasSomethingElseInBetween(t *testi
 	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
 	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
 	web := withSessions(fleettest.Service("web", 1))
-	hub.SetState(sessions(1, 1, web))
+	hub.Topics.SetState(sessions(1, 1, web))
 	s1 := fleettest.Join(t, address, ca.Issue(pki.Agent, "s1"))
 	s1.State()
 	next := sessions(3, 1, web)
 	next.Skipped = []string{"web"}
-	hub.SetState(next)
+	hub.Topics.SetState(next)
 	if state := s1.State(); told(state) != "web 1 of 1" {
 		t.Errorf("told %q", told(state))
 	}
@@ -137,7 +137,7 @@ func TestAReportOfTicketKeysIsCutShort(t *testing.T) {
 	}
 	fleettest.Join(t, address, ca.Issue(pki.Agent, "s1")).Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Keys{Keys: &ballastv1.KeyReport{Tickets: many}}})
 	fleettest.Await(t, "the report", func() bool {
-		for _, n := range hub.KeyNodes().List {
+		for _, n := range hub.Nodes.Keys().List {
 			if n.Report != nil {
 				return len(n.Report.Tickets) == rotation.TicketKeysMax-2 && n.Report.Tickets[2] == nil && string(n.Report.Tickets[3]) == "12345678"
 			}

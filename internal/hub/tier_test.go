@@ -13,7 +13,7 @@ func TestLoadBalancersAreToldOfNodesAndAgentsAreNot(t *testing.T) {
 	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
 	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
 	web := fleettest.Service("web", 1)
-	hub.SetState(fleettest.Tiered(1, []uint16{2}, web))
+	hub.Topics.SetState(fleettest.Tiered(1, []uint16{2}, web))
 	lb, agent := fleettest.Join(t, address, ca.Issue(pki.LB, "lb1")), fleettest.Join(t, address, ca.Issue(pki.Agent, "s1"))
 	state := lb.State()
 	if n := state.Nodes; len(n.GetNodes()) != 3 || n.Nodes[2].Name != "lb3" || n.Nodes[2].Id != 2 || n.Health.GetPort() != 9435 || !slices.Equal(n.Down, []uint32{2}) {
@@ -30,19 +30,19 @@ func TestLoadBalancersAreToldOfNodesAndAgentsAreNot(t *testing.T) {
 			t.Errorf("at %d told %v", revision, state.Nodes)
 		}
 	}
-	hub.SetState(fleettest.Tiered(2, nil, web))
+	hub.Topics.SetState(fleettest.Tiered(2, nil, web))
 	expect(2)
-	hub.SetState(fleettest.Tiered(3, nil, web)) // nothing to tell
-	next := fleettest.Tiered(4, nil, web)       // but another controller has told something else in between
+	hub.Topics.SetState(fleettest.Tiered(3, nil, web)) // nothing to tell
+	next := fleettest.Tiered(4, nil, web)              // but another controller has told something else in between
 	next.Skipped = []string{model.SecondTierName}
-	hub.SetState(next)
+	hub.Topics.SetState(next)
 	expect(4)
-	hub.SetState(fleettest.View(5, web)) // nobody has a tier any more
+	hub.Topics.SetState(fleettest.View(5, web)) // nobody has a tier any more
 	state = lb.State()
 	if state.Nodes == nil || len(state.Nodes.Nodes) != 0 {
 		t.Errorf("told %v", state.Nodes)
 	}
 	changed := fleettest.Service("web", 1, 2)
-	hub.SetState(fleettest.View(6, changed))
+	hub.Topics.SetState(fleettest.View(6, changed))
 	expectState(t, agent.State(), 6, false, "web", "")
 }

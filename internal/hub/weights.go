@@ -1,4 +1,4 @@
-// The outbox of soft weights.
+// The newest weights of a service.
 package hub
 
 import (
@@ -11,7 +11,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
-// softWeights are the newest weights of a service, and which update changed each: a peer that has missed some is told the sum.
+// softWeights are the newest weights of a service, and which update changed each: a node that has missed some is sent the sum.
 type softWeights struct {
 	follow.Weights
 	service  string
@@ -20,7 +20,7 @@ type softWeights struct {
 	changed  map[uint16]uint64 // id -> number of the last update that named it
 
 	newest      *frame // the last update as it came
-	newestSince uint64 // it tells all that is to know to whoever knows this update
+	newestSince uint64 // newest is all that is new to a node that knows this update
 }
 
 func newSoftWeights(service string) *softWeights {

@@ -343,7 +343,7 @@ func takesAFleetInTime(t *testing.T) bool {
 	}
 	spread := func() {
 		view, _ := d.View()
-		hub.SetState(view)
+		hub.Topics.SetState(view)
 		engine.SetState(view)
 	}
 	fleet := took("the fleet", 2*time.Second, func() { desiredtest.Change(t, d, desiredtest.AddService(services...)); spread() })

@@ -13,14 +13,14 @@ import (
 
 func TestANewServersAgentIsToldFirstThenLoadBalancersThenTheOtherAgents(t *testing.T) {
 	hub := testHub(t, nil)
-	hub.SetState(fleettest.View(1, fleettest.Service("web", 1, 2)))
+	hub.Topics.SetState(fleettest.View(1, fleettest.Service("web", 1, 2)))
 	for _, who := range []pki.Identity{{Role: pki.Agent, Name: "s1"}, {Role: pki.LB, Name: "lb1"}, {Role: pki.Agent, Name: "s3"}, {Role: pki.Agent, Name: "s2"}} {
 		hub.enter(newPeer(who, &ballastv1.Hello{}, &call{request: httptest.NewRequest("POST", "/", nil)}, &DefaultLimits))
 	}
 	before, after := fleettest.Service("web", 1, 2), fleettest.Service("web", 1, 2, 3)
 	var order []string
-	for _, p := range hub.inTurn(map[string]serviceChange{"web": {before: encodeService(&before), after: encodeService(&after)}}) {
-		order = append(order, p.identity.Name)
+	for _, s := range hub.Topics.state.byPriority(map[string]serviceChange{"web": {before: encodeService(&before), after: encodeService(&after)}}) {
+		order = append(order, s.identity.Name)
 	}
 	slices.Sort(order[2:])
 	if have := strings.Join(order, " "); have != "s3 lb1 s1 s2" {

@@ -15,7 +15,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/config"
-	"github.com/ballast-lb/ballast/internal/daemon/agent"
+	"github.com/ballast-lb/ballast/internal/daemon/agent/desired"
 	"github.com/ballast-lb/ballast/internal/daemon/lb"
 	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/linux/mptcp"
@@ -130,7 +130,7 @@ func (f *facts) fileOfState() {
 func gatherKept(o Options) (k keptFacts) {
 	pins := filepath.Join(o.RunDir, "bpf")
 	k.Pinned = Role(pin.Role(filepath.Join(pins, o.Instance)))
-	k.States = append(lb.Kept(o.StateDir, o.Instance), agent.Kept(o.StateDir, o.Instance)...)
+	k.States = append(lb.Kept(o.StateDir, o.Instance), desired.Kept(o.StateDir, o.Instance)...)
 	sockets, _ := filepath.Glob(api.SocketPath(o.RunDir, "*"))
 	for _, socket := range sockets {
 		k.Instances = append(k.Instances, filepath.Base(filepath.Dir(socket)))

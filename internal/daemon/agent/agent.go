@@ -1,4 +1,4 @@
-// Package agent is the process `ballast agent`: it keeps a server's data path equal to what the fleet says about this host.
+// Package agent is the process `ballast agent`: it keeps a server's data path equal to what the fleet has this host serve.
 package agent
 
 import (
@@ -8,12 +8,19 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/daemon/agent/acceptance"
+	"github.com/ballast-lb/ballast/internal/daemon/agent/answers"
+	"github.com/ballast-lb/ballast/internal/daemon/agent/desired"
+	"github.com/ballast-lb/ballast/internal/daemon/agent/keys"
+	"github.com/ballast-lb/ballast/internal/daemon/agent/loadreport"
+	"github.com/ballast-lb/ballast/internal/daemon/agent/programs"
+	"github.com/ballast-lb/ballast/internal/daemon/agent/serving"
+	"github.com/ballast-lb/ballast/internal/daemon/agent/tunnels"
 	"github.com/ballast-lb/ballast/internal/daemon/configfile"
 	"github.com/ballast-lb/ballast/internal/daemon/devices"
 	"github.com/ballast-lb/ballast/internal/daemon/exits"
@@ -26,16 +33,14 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/statefile"
 	"github.com/ballast-lb/ballast/internal/daemon/systemd"
 	"github.com/ballast-lb/ballast/internal/linux/attach"
-	"github.com/ballast-lb/ballast/internal/linux/load"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/linux/pin"
 	"github.com/ballast-lb/ballast/internal/linux/server"
-	"github.com/ballast-lb/ballast/internal/machine/sources"
 	"github.com/ballast-lb/ballast/internal/nodeclient"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
-// agePeriod is how often what only time changes is looked at.
+// agePeriod is how often what only time changes is checked.
 const agePeriod = time.Second
 
 // Options are what `ballast agent` is started with.
@@ -64,22 +69,28 @@ type Options struct {
 	Log           *slog.Logger
 }
 
-// daemon is safe for concurrent use.
-type daemon struct {
+// parts are what an agent is made of. Each is safe for concurrent use.
+type parts struct {
 	options     Options
 	log         *slog.Logger
 	credentials *pki.Credentials   // with Controllers
 	client      *nodeclient.Client // nil: without controllers
 	revocations *revocations.List  // nil: it runs by a file
-	reading     sync.Mutex         // held while the file is read and applied; others' locks only while it is applied
 
 	path       *server.Server
 	reconciler *guarded.Value[*reconciler] // who has it may take tunnels, not the other way round
-	tunnels    *guarded.Value[*tunnels]
-	keys       *keyReporter
-	load       *loadReporter
-	accepts    *acceptor
-	answers    *answering
+	tunnels    *guarded.Value[*tunnels.Tunnels]
+	keys       *keys.Reporter
+	load       *loadreport.Reporter
+	accepts    *acceptance.Loads
+	answers    *answers.Monitor
+}
+
+// daemon is safe for concurrent use.
+type daemon struct {
+	parts
+	reports reports
+	reading sync.Mutex // held while the file is read and applied; others' locks only while it is applied
 }
 
 // Run runs until ctx ends. The data path stays attached and works on; Detach removes it.
@@ -97,7 +108,8 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	defer listener.Close()
 	defer func() { api.NoteEnd(api.SocketPath(o.RunDir, o.Instance), err) }()
-	d := &daemon{options: o, log: o.Log}
+	d := &daemon{parts: parts{options: o, log: o.Log}}
+	d.reports = reports{&d.parts}
 	if len(o.Controllers) > 0 { // before anything is attached
 		if d.credentials, err = pki.Load(o.TLSDir, o.Name, pki.Agent); err != nil {
 			return err
@@ -142,9 +154,9 @@ func Run(ctx context.Context, o Options) (err error) {
 		periodic.Every(ctx, devices.Period, func(now time.Time) { d.reconciler.Do(func(r *reconciler) { r.checkDevices(now) }) })
 	})
 	running.Go(func() { periodic.Every(ctx, agePeriod, d.ageTunnels) })
-	running.Go(func() { d.accepts.run(ctx) })
-	running.Go(func() { periodic.Every(ctx, agePeriod, d.answers.look) })
-	running.Go(func() { readiness.Log(ctx, o.Log, d.health) })
+	running.Go(func() { d.accepts.Run(ctx) })
+	running.Go(func() { periodic.Every(ctx, agePeriod, d.answers.Observe) })
+	running.Go(func() { readiness.Log(ctx, o.Log, d.reports.health) })
 	if d.credentials != nil {
 		running.Go(func() { d.credentials.Watch(ctx, o.Log) })
 	}
@@ -158,14 +170,14 @@ func Run(ctx context.Context, o Options) (err error) {
 		d.runReports(ctx, &running)
 	}
 	if metrics != nil {
-		running.Go(func() { listen.ServeMetrics(ctx, d.log, metrics, d.metricsHandler(), d.health) })
+		running.Go(func() { listen.ServeMetrics(ctx, d.log, metrics, d.reports.metricsHandler(), d.reports.health) })
 	}
-	d.log.Info("started", "instance", o.Instance, "services", d.status().Services)
-	running.Go(func() { systemd.Serve(ctx, o.Log, d.takeTurns, instance.Leaves) })
+	d.log.Info("started", "instance", o.Instance, "services", d.reports.status().Services)
+	running.Go(func() { systemd.Serve(ctx, o.Log, d.awaitProgress, instance.Leaves) })
 	return d.routes().Serve(ctx, listener)
 }
 
-// Detach removes the data path that an agent has left, and says how many connections that breaks.
+// Detach removes the data path that an agent has left, and logs how many connections that breaks.
 func Detach(o Options) error {
 	return instance.Detach(o.RunDir, o.Instance, pki.Agent, func(dir string) error {
 		var byParity [2]uint64
@@ -179,24 +191,24 @@ func Detach(o Options) error {
 		} else if living > 0 {
 			o.Log.Warn("living connections carry cookies: they break now", "connections", living)
 		}
-		return errors.Join(os.RemoveAll(api.IDDir(o.RunDir, o.Instance)), os.RemoveAll(api.TicketDir(o.RunDir, o.Instance)), newJoins(o.RunDir, o.Instance, o.Log).leave(),
-			newTracking(o.Instance, false, o.Log).leave())
+		return errors.Join(os.RemoveAll(api.IDDir(o.RunDir, o.Instance)), os.RemoveAll(api.TicketDir(o.RunDir, o.Instance)),
+			detachFeatures(o.RunDir, o.Instance, o.Log))
 	})
 }
 
 // start brings the data path up.
 func (d *daemon) start() (err error) {
 	o, pins := &d.options, instance.PinDir(d.options.RunDir, d.options.Instance)
-	t := &tunnels{log: o.Log, byFile: o.Config != "", sources: sources.Sources{Settle: o.TunnelsSettle}}
+	t := tunnels.New(o.Config != "", o.TunnelsSettle, o.Log)
 	d.tunnels = guarded.New(t)
-	r := &reconciler{log: o.Log, configPath: o.Config, credentials: d.credentials, tunnels: d.tunnels,
-		desired: desired{kept: statefile.File{Path: statefile.Agent(o.StateDir, o.Instance), Log: o.Log}}}
+	r := &reconciler{log: o.Log, configPath: o.Config, credentials: d.credentials, instance: o.Instance, tunnels: d.tunnels,
+		desired: desired.State{Saved: statefile.File{Path: statefile.Agent(o.StateDir, o.Instance), Log: o.Log}}}
 	file, err := r.firstFile(t)
 	if err != nil {
 		return err
 	}
 	if d.client != nil {
-		d.client.Resume(r.desired.revision)
+		d.client.Resume(r.desired.Revision)
 	}
 	if err := instance.Prepare(o.RunDir, o.Log); err != nil {
 		return err
@@ -204,20 +216,15 @@ func (d *daemon) start() (err error) {
 	if d.path, err = server.Open(pins); err != nil {
 		return err
 	}
-	d.keys, d.load = newKeyReporter(d.path, o.Log), &loadReporter{Sampler: load.New(load.Options{Cgroup: o.Cgroup})}
-	d.accepts, d.answers = newAcceptor(d.path, o.Cgroup, o.Log), &answering{path: d.path, log: o.Log}
-	if r.ids, err = newConnectionIDs(o.RunDir, o.Instance, o.QUICGroup, o.Log); err != nil {
+	if r.features, err = newFeatures(o, d.path); err != nil {
 		return errors.Join(err, d.path.Close())
 	}
-	if r.tickets, err = newTickets(o); err != nil {
-		return errors.Join(err, d.path.Close())
-	}
-	r.joins, r.tracked = newJoins(o.RunDir, o.Instance, o.Log), newTracking(o.Instance, o.KeepTracking, o.Log)
-	r.keys, r.load, r.accepts = d.keys, d.load, d.accepts
-	r.serving = serving{instance: o.Instance, name: o.Server, byFile: o.Config != "", path: d.path, log: o.Log}
-	r.programs = programs{Attachments: devices.Attachments{Hooks: d.path, Mode: o.XDPMode, Log: o.Log}, interfaces: o.Interfaces,
-		exits: exits.Devices{Hooks: d.path, Log: o.Log, Busy: true}}
-	if err = t.open(d.path); err == nil {
+	d.keys, d.load, d.accepts, d.answers = r.features.keys, r.features.load, r.features.accepts, answers.New(d.path, o.Log)
+	r.path = d.path
+	r.serving = serving.New(serving.Options{Name: o.Server, ByFile: o.Config != "", Path: d.path, Log: o.Log})
+	r.programs = programs.Programs{Attachments: devices.Attachments{Hooks: d.path, Mode: o.XDPMode, Log: o.Log}, Interfaces: o.Interfaces,
+		Exits: exits.Devices{Hooks: d.path, Log: o.Log, Busy: true}}
+	if err = t.Open(d.path); err == nil {
 		err = r.start(file, pin.Any(pins))
 	}
 	if err != nil {
@@ -230,7 +237,7 @@ func (d *daemon) start() (err error) {
 // clientOptions are of the streams to controllers or, with a file, to load balancers that take load reports.
 func (d *daemon) clientOptions() nodeclient.Options {
 	o := nodeclient.Options{Controllers: d.options.Controllers, Credentials: d.credentials, Log: d.log, Hello: d.hello}
-	if d.options.Config != "" { // a load balancer does not say what this server is
+	if d.options.Config != "" { // a load balancer does not know what this server is
 		o.Peers = []pki.Role{pki.LB}
 		return o
 	}
@@ -241,21 +248,19 @@ func (d *daemon) clientOptions() nodeclient.Options {
 // runReports reports until ctx ends and, without a file, follows controllers.
 func (d *daemon) runReports(ctx context.Context, running *sync.WaitGroup) {
 	running.Go(func() { d.client.Run(ctx) })
-	running.Go(func() { readiness.Report(ctx, d.client.Send, d.condition) })
+	running.Go(func() { readiness.Report(ctx, d.client.Send, d.reports.condition) })
 	if d.options.Config == "" {
 		configfile.OnHangup(ctx, d.client.Rejoin)
 		running.Go(func() { periodic.Every(ctx, agePeriod, d.resyncIfNeeded) })
 	}
-	running.Go(func() {
-		d.load.Run(ctx, d.load.interval, func(r load.Report) { d.client.Send(d.load.message(r)) })
-	})
-	running.Go(func() { d.keys.run(ctx, d.client.Send) })
+	running.Go(func() { d.load.Run(ctx, d.client.Send) })
+	running.Go(func() { d.keys.Run(ctx, d.client.Send) })
 }
 
-// takeTurns waits until it could change something: whoever keeps others from that for good is stuck.
-func (d *daemon) takeTurns() {
+// awaitProgress waits until it could change something: whoever keeps others from that for good is stuck.
+func (d *daemon) awaitProgress() {
 	d.reconciler.Do(func(*reconciler) {})
-	d.tunnels.Do(func(*tunnels) {})
+	d.tunnels.Do(func(*tunnels.Tunnels) {})
 }
 
 func (d *daemon) reload(force bool) (changes []string, err error) {
@@ -266,7 +271,7 @@ func (d *daemon) reload(force bool) (changes []string, err error) {
 	return changes, err
 }
 
-// onState takes what a controller says, unless another one has said newer things. One that knows no service may know none that this host is a
+// onState takes a state of a controller, unless another one has sent a newer one. One that knows no service may know none that this host is a
 // server of: going on marking does no harm.
 func (d *daemon) onState(controller string, state *ballastv1.State) {
 	d.client.Follow(controller, state, func() (err error) {
@@ -279,16 +284,16 @@ func (d *daemon) onState(controller string, state *ballastv1.State) {
 func (d *daemon) resyncIfNeeded(now time.Time) {
 	d.client.ResyncIfNeeded(now, func() {})
 	d.reconciler.Do(func(r *reconciler) {
-		if r.desired.kept.Unsaved() != "" {
+		if r.desired.Saved.Unsaved() != "" {
 			r.save()
 		}
 	})
 }
 
 // changeTunnels lets change find out whose tunnels are taken, and keeps that.
-func (d *daemon) changeTunnels(change func(*tunnels) (changed bool)) {
+func (d *daemon) changeTunnels(change func(*tunnels.Tunnels) (changed bool)) {
 	changed := false
-	d.tunnels.Do(func(t *tunnels) { changed = change(t) })
+	d.tunnels.Do(func(t *tunnels.Tunnels) { changed = change(t) })
 	d.reconciler.Do(func(r *reconciler) {
 		if changed && r.known { // else there is no state to keep it with
 			r.save()
@@ -297,15 +302,15 @@ func (d *daemon) changeTunnels(change func(*tunnels) (changed bool)) {
 }
 
 func (d *daemon) onSources(controller string, message *ballastv1.TunnelSources) {
-	d.changeTunnels(func(t *tunnels) bool { return t.onSources(controller, message) })
+	d.changeTunnels(func(t *tunnels.Tunnels) bool { return t.Update(controller, message) })
 }
 
 func (d *daemon) onLeft(controller string) {
-	d.tunnels.Do(func(t *tunnels) { t.sources.Leave(controller, time.Now()) })
+	d.tunnels.Do(func(t *tunnels.Tunnels) { t.Leave(controller, time.Now()) })
 }
 
 func (d *daemon) ageTunnels(now time.Time) {
-	d.changeTunnels(func(t *tunnels) bool { return t.age(now) })
+	d.changeTunnels(func(t *tunnels.Tunnels) bool { return t.Age(now) })
 }
 
 func (d *daemon) hello() *ballastv1.Hello {
@@ -318,86 +323,18 @@ func (d *daemon) hello() *ballastv1.Hello {
 	return hello
 }
 
-// health is what keeps this agent from its work.
-func (d *daemon) health() (obstacles []string) {
-	d.reconciler.Do(func(r *reconciler) { obstacles, _ = r.obstacles() })
-	return obstacles
-}
-
-// serving is what the host serves, by what, and whether it can.
-func (d *daemon) serving() (status api.AgentStatus) {
-	status.Role, status.Version, status.ByControllers, status.Server = "agent", d.options.Version, d.options.Config == "", d.options.Server
-	d.reconciler.Do(func(r *reconciler) { r.describe(&status) })
-	status.Problems = slices.Concat(status.Problems, d.answers.problems(), d.load.problems())
-	return status
-}
-
-func (d *daemon) status() api.AgentStatus {
-	status := d.withoutEchoes()
-	keys, connections, err := d.keys.echoes() // after it: who is ready has keys
-	status.Epoch, status.Echoes = keys.Current, connections
-	if err != nil {
-		status.Problems = append(status.Problems, err.Error())
-	}
-	return status
-}
-
-// withoutEchoes is a status for which no sockets are walked.
-func (d *daemon) withoutEchoes() api.AgentStatus {
-	status := d.serving()
-	if d.client != nil {
-		status.Controllers = d.client.Connected()
-		status.Problems = append(status.Problems, d.credentials.Warnings(time.Now())...)
-	}
-	if d.revocations != nil {
-		status.Problems = append(status.Problems, d.revocations.Problems()...)
-	}
-	d.tunnels.Do(func(t *tunnels) {
-		status.Tunnels = t.status(time.Now())
-		if stranger := t.problem(time.Now()); stranger != "" {
-			status.Problems = append(status.Problems, stranger)
-		}
-	})
-	if d.client != nil {
-		problem := d.client.Problem(status.Revision > 0)
-		if !status.ByControllers {
-			problem = d.client.Unconnected(nodeclient.NoController + ": this host's load is not reported")
-		}
-		if problem != "" {
-			status.Problems = append(status.Problems, problem)
-		}
-	}
-	return status
-}
-
-// condition is what controllers hear.
-func (d *daemon) condition() *ballastv1.Condition {
-	status := d.withoutEchoes()
-	if err := d.keys.problem(); err != nil {
-		status.Problems = append(status.Problems, err.Error())
-	}
-	if status.Config.Error != "" {
-		status.Problems = append(status.Problems, status.Config.Error)
-	}
-	condition := &ballastv1.Condition{Ready: status.Ready, Problems: status.Problems}
-	d.reconciler.Do(func(r *reconciler) { condition.Losses, condition.Receiver = r.losses(), r.receives })
-	return condition
-}
-
 func (d *daemon) routes() *api.Server {
 	s := api.NewServer()
 	s.Handle("GET "+api.PathStatus, func(*http.Request) (any, error) {
-		status := d.status()
-		if unmeasured := d.load.unmeasured.Load(); unmeasured != nil { // controllers have it from the report of load
-			status.Problems = append(status.Problems, *unmeasured...)
-		}
+		status := d.reports.status()
+		status.Problems = append(status.Problems, d.load.Unmeasured()...) // controllers have it from the report of load
 		return status, nil
 	})
 	s.Handle("GET "+api.PathRunning, func(*http.Request) (fleet any, err error) {
-		d.reconciler.Do(func(r *reconciler) { fleet = r.serving.applied.Fleet.Clone() })
+		d.reconciler.Do(func(r *reconciler) { fleet = r.serving.Applied.Fleet.Clone() })
 		return fleet, nil
 	})
-	s.Handle("GET "+api.PathCounters, func(*http.Request) (any, error) { return d.counters() })
+	s.Handle("GET "+api.PathCounters, func(*http.Request) (any, error) { return d.reports.counters() })
 	s.Handle("POST "+api.PathConfigAction, func(r *http.Request) (any, error) {
 		if r.PathValue("action") != "reload" {
 			return nil, api.BadRequest("this is an agent: what can be asked of it is `ballast ctl config reload`")
@@ -407,16 +344,7 @@ func (d *daemon) routes() *api.Server {
 		}
 		return configfile.Asked(r, d.log, d.reload)
 	})
-	s.HandleRaw("GET "+api.PathMetrics, d.metricsHandler())
+	s.HandleRaw("GET "+api.PathMetrics, d.reports.metricsHandler())
 	s.Otherwise("this is an agent: `ballast ctl` status, counters, metrics and config reload work here; the rest is asked at a load balancer, or with --controller")
 	return s
-}
-
-func (d *daemon) counters() (api.Counters, error) {
-	traffic, err := d.path.Counters()
-	out := api.Counters{Counters: make(map[string]uint64, len(traffic))}
-	for name, t := range traffic {
-		out.Counters[name] = t.Packets
-	}
-	return out, err
 }

@@ -7,6 +7,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/daemon/agent/acceptance"
+	"github.com/ballast-lb/ballast/internal/daemon/agent/keys"
 	"github.com/ballast-lb/ballast/internal/daemon/configfile"
 	"github.com/ballast-lb/ballast/internal/daemon/devices"
 	"github.com/ballast-lb/ballast/internal/daemon/listen"
@@ -16,8 +18,6 @@ import (
 
 var (
 	packetsMetric = prometheus.NewDesc("ballast_agent_packets_total", "Packets by verdict of the server's programs.", []string{"verdict"}, nil)
-	loadMetric    = prometheus.NewDesc("ballast_agent_acceptance_load", "This server's load, by which it accepts connections of a service with dispatch choices (not with accept by backlog).", []string{"service"}, nil)
-	limitMetric   = prometheus.NewDesc("ballast_agent_acceptance_limit", "Load above which the server passes connections on to another candidate.", []string{"service"}, nil)
 	revision      = prometheus.NewDesc("ballast_agent_revision", "Revision of the controllers' state in use; 0: none yet. Agents get only changes that concern them.", nil, nil)
 	bytesMetric   = prometheus.NewDesc("ballast_agent_bytes_total", "Bytes of frames by verdict of the server's programs.", []string{"verdict"}, nil)
 )
@@ -25,8 +25,8 @@ var (
 // collector reads the maps when Prometheus asks.
 type collector struct {
 	path    *server.Server
-	accepts *acceptor
-	keys    *keyReporter
+	accepts *acceptance.Loads
+	keys    *keys.Reporter
 	serving func() api.AgentStatus
 }
 
@@ -42,8 +42,8 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(packetsMetric, prometheus.CounterValue, float64(t.Packets), verdict)
 		out <- prometheus.MustNewConstMetric(bytesMetric, prometheus.CounterValue, float64(t.Bytes), verdict)
 	}
-	c.accepts.collect(out)
-	c.keys.collect(out)
+	c.accepts.Collect(out)
+	c.keys.Collect(out)
 	now := c.serving()
 	out <- prometheus.MustNewConstMetric(configfile.Refused, prometheus.GaugeValue, listen.Bool(now.Config.Error != ""))
 	if now.ByControllers {
@@ -52,14 +52,14 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	devices.Collect(out, now.Interfaces, nil)
 }
 
-func (d *daemon) metricsHandler() http.Handler {
-	own := []prometheus.Collector{collector{d.path, d.accepts, d.keys, d.serving}}
-	if d.client != nil {
-		own = append(own, d.client)
+func (p reports) metricsHandler() http.Handler {
+	own := []prometheus.Collector{collector{p.path, p.accepts, p.keys, p.serving}}
+	if p.client != nil {
+		own = append(own, p.client)
 	}
-	look := func() listen.Condition {
-		now := d.condition()
-		return listen.Condition{Ready: now.Ready, Problems: len(now.Problems), Epoch: d.keys.keys.Load().Current}
+	condition := func() listen.Condition {
+		now := p.condition()
+		return listen.Condition{Ready: now.Ready, Problems: len(now.Problems), Epoch: p.keys.Current()}
 	}
-	return listen.Metrics(listen.About{Role: string(pki.Agent), Version: d.options.Version, Credentials: d.credentials, Look: look}, own...)
+	return listen.Metrics(listen.About{Role: string(pki.Agent), Version: p.options.Version, Credentials: p.credentials, Look: condition}, own...)
 }

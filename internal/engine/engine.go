@@ -22,7 +22,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
-// Options are whom an engine tells what it decides. Callbacks come from Run, one at a time and with no lock held; they
+// Options are who receives what an engine decides. Callbacks come from Run, one at a time and with no lock held; they
 // must not wait for long. Those that are nil are not called.
 type Options struct {
 	// Weigh takes new weights of a service that is led: only what has changed, and from time to time everything.
@@ -30,7 +30,7 @@ type Options struct {
 	// Count takes what agents have counted of a service that is led and whose policy chooses by open connections, and which part of its
 	// connections each load balancer dispatches.
 	Count func(service string, counts *follow.Counts, shares map[string]float64)
-	// Down takes who is unhealthy of a service that is led, whenever that differs from what the view says. It is repeated until the view
+	// Down takes who is unhealthy of a service that is led, whenever that differs from the view. It is repeated until the view
 	// agrees.
 	Down func(service string, found node.Unhealthy)
 	// Off asks for a server of a service that is led to be switched off, as the deadline of its drain has passed. It is repeated until
@@ -45,15 +45,15 @@ type Options struct {
 
 // Implementation constants.
 const (
-	lookPeriod     = time.Second // how often a service is looked at when nothing happens
+	decidePeriod   = time.Second // how often an engine decides about a service when nothing happens
 	repeatPeriod   = time.Second // of what was asked for and is not so yet
-	completeUpdate = 8           // every so many updates of weights tell all of them: lost ones are made good
+	completeUpdate = 8           // every so many updates of weights have all of them: lost ones are made good
 	checkers       = 3           // load balancers that check a service
 )
 
 // Engine judges the health of servers and weighs them by their load. It knows of all services, so that it can lead one that nobody
-// leads any more at once; only of those that it leads it tells anybody. It has no store and no streams. All methods are safe for
-// concurrent use; reports of services and servers that it does not know are ignored.
+// leads any more at once; it publishes only what it decides about those that it leads. It has no store and no streams. All methods are safe
+// for concurrent use; reports of services and servers that it does not know are ignored.
 type Engine struct {
 	options Options
 	poller  *poll.Poller
@@ -62,13 +62,13 @@ type Engine struct {
 	mutex    sync.RWMutex
 	term     uint64
 	leads    func(service string) bool
-	accounts map[string]*account
+	services map[string]*serviceState
 	due      schedule
-	urgent   map[*account]bool // to be looked at now
+	urgent   map[*serviceState]bool // to be decided about now
 	lbs      []string
 	tiers    map[string]model.Tier // of load balancers that have one
 	assign   bool                  // who checks what has to be decided again
-	checks   map[string][]string   // as told last
+	checks   map[string][]string   // as published last
 	target   bool                  // who is polled has to be decided again
 	stale    bool                  // byName and byAddress are
 	byName   map[string][]entry    // servers, for the reports of agents
@@ -77,14 +77,14 @@ type Engine struct {
 
 // entry is one server of a service.
 type entry struct {
-	account *account
+	service *serviceState
 	id      uint16
 }
 
 // New returns an engine that knows of no service and leads none.
 func New(o Options) *Engine {
-	e := &Engine{options: o, wake: make(chan struct{}, 1), leads: func(string) bool { return false }, accounts: map[string]*account{},
-		urgent: map[*account]bool{}}
+	e := &Engine{options: o, wake: make(chan struct{}, 1), leads: func(string) bool { return false }, services: map[string]*serviceState{},
+		urgent: map[*serviceState]bool{}}
 	e.poller = poll.New(poll.Options{Report: e.polled, Transport: o.Transport})
 	return e
 }
@@ -100,49 +100,49 @@ func (e *Engine) SetState(view *View) {
 	here := make(map[string]bool, len(view.Services))
 	for v := range view.judged() {
 		here[v.Service.Name] = true
-		a := e.accounts[v.Service.Name]
-		if a == nil {
-			a = &account{name: v.Service.Name, place: -1}
-			a.judge.Restore(now, v.Down, v.Kept)
-			e.accounts[a.name] = a
-			a.setLead(e.leads(a.name), e.term)
+		state := e.services[v.Service.Name]
+		if state == nil {
+			state = &serviceState{name: v.Service.Name, slot: slot{index: -1}}
+			state.health.judge.Restore(now, v.Down, v.Kept)
+			e.services[state.name] = state
+			state.setLead(e.leads(state.name), e.term)
 			e.assign = true
 		}
-		servers, changed := a.setView(now, v)
+		servers, changed := state.setView(now, v)
 		e.stale = e.stale || servers
 		e.assign = e.assign || changed
 		e.target = e.target || servers || changed
 		if servers || changed {
-			e.schedule(a, now)
+			e.schedule(state, now)
 		}
 	}
-	for name, a := range e.accounts {
+	for name, state := range e.services {
 		if !here[name] {
-			delete(e.accounts, name)
-			heap.Remove(&e.due, a.place)
-			a.setLead(false, 0)
-			delete(e.urgent, a)
+			delete(e.services, name)
+			heap.Remove(&e.due, state.slot.index)
+			state.setLead(false, 0)
+			delete(e.urgent, state)
 			e.stale, e.assign, e.target = true, true, true
 		}
 	}
 	e.wakeUp()
 }
 
-// Lead says which services this engine leads from now on, and the term of its updates: higher than of whoever led them before.
+// Lead takes which services this engine leads from now on, and the term of its updates: higher than of whoever led them before.
 func (e *Engine) Lead(term uint64, leads func(service string) bool) {
 	now := time.Now()
 	e.mutex.Lock()
 	defer e.mutex.Unlock()
 	e.term, e.leads, e.assign, e.target = term, leads, true, true
-	for name, a := range e.accounts {
-		if a.setLead(leads(name), term) {
-			e.schedule(a, now)
+	for name, state := range e.services {
+		if state.setLead(leads(name), term) {
+			e.schedule(state, now)
 		}
 	}
 	e.wakeUp()
 }
 
-// SetLoadBalancers says which load balancers are connected, and so can check servers.
+// SetLoadBalancers takes which load balancers are connected, and so can check servers.
 func (e *Engine) SetLoadBalancers(names []string) {
 	e.mutex.Lock()
 	defer e.mutex.Unlock()
@@ -178,10 +178,10 @@ func (e *Engine) index() {
 		return // reports of many agents came at once, and another has done it
 	}
 	e.stale, e.byName, e.byAddr = false, map[string][]entry{}, map[netip.Addr][]entry{}
-	for _, a := range e.accounts {
-		for _, servers := range [][]model.Server{a.view.Service.Servers, a.view.Removed} { // changed under both locks
+	for _, state := range e.services {
+		for _, servers := range [][]model.Server{state.view.Service.Servers, state.view.Removed} { // changed under both locks
 			for i := range servers {
-				server := entry{a, servers[i].ID}
+				server := entry{state, servers[i].ID}
 				e.byName[servers[i].Name] = append(e.byName[servers[i].Name], server)
 				e.byAddr[servers[i].Address] = append(e.byAddr[servers[i].Address], server)
 			}
@@ -189,10 +189,10 @@ func (e *Engine) index() {
 	}
 }
 
-func (e *Engine) account(name string) *account {
+func (e *Engine) service(name string) *serviceState {
 	e.mutex.RLock()
 	defer e.mutex.RUnlock()
-	return e.accounts[name]
+	return e.services[name]
 }
 
 func (e *Engine) wakeUp() {
@@ -202,14 +202,14 @@ func (e *Engine) wakeUp() {
 	}
 }
 
-// schedule looks at a service soon: at a random time of its period, at most a second from now. From then on it keeps its own step, so
-// that services are not looked at all at once. The caller holds the lock.
-func (e *Engine) schedule(a *account, now time.Time) {
-	a.due = now.Add(rand.N(min(a.period(), lookPeriod)))
-	if a.place < 0 {
-		heap.Push(&e.due, a)
+// schedule has a service decided about soon: at a random time of its period, at most a second from now. From then on it keeps its own step, so
+// that not all services are decided about at once. The caller holds the lock.
+func (e *Engine) schedule(state *serviceState, now time.Time) {
+	state.slot.due = now.Add(rand.N(min(state.period(), decidePeriod)))
+	if state.slot.index < 0 {
+		heap.Push(&e.due, state)
 	} else {
-		heap.Fix(&e.due, a.place)
+		heap.Fix(&e.due, state.slot.index)
 	}
 }
 
@@ -223,9 +223,9 @@ func (e *Engine) Run(ctx context.Context) {
 	defer cancel()
 	polling.Go(func() { e.poller.Run(ctx) })
 	for {
-		accounts, checks, next := e.next(time.Now())
-		for _, a := range accounts {
-			e.tell(a, a.look(time.Now()))
+		services, checks, next := e.next(time.Now())
+		for _, state := range services {
+			e.publish(state, state.decide(time.Now()))
 		}
 		if checks != nil && e.options.Checks != nil {
 			e.options.Checks(checks)
@@ -240,19 +240,19 @@ func (e *Engine) Run(ctx context.Context) {
 	}
 }
 
-// next returns the services to look at now, who is to check what if that has changed, and when to look again.
-func (e *Engine) next(now time.Time) (accounts []*account, checks map[string][]string, next time.Time) {
+// next returns the services to decide about now, who is to check what if that has changed, and when to go on.
+func (e *Engine) next(now time.Time) (services []*serviceState, checks map[string][]string, next time.Time) {
 	e.mutex.Lock()
 	defer e.mutex.Unlock()
-	for a := range e.urgent {
-		accounts = append(accounts, a)
+	for state := range e.urgent {
+		services = append(services, state)
 	}
 	clear(e.urgent)
-	for len(e.due) > 0 && !e.due[0].due.After(now) {
-		a := e.due[0]
-		accounts = append(accounts, a)
-		period := a.period()
-		a.due = a.due.Add(period * (1 + now.Sub(a.due)/period)) // what was missed is not made up for
+	for len(e.due) > 0 && !e.due[0].slot.due.After(now) {
+		state := e.due[0]
+		services = append(services, state)
+		period := state.period()
+		state.slot.due = state.slot.due.Add(period * (1 + now.Sub(state.slot.due)/period)) // what was missed is not made up for
 		heap.Fix(&e.due, 0)
 	}
 	if e.assign {
@@ -263,19 +263,19 @@ func (e *Engine) next(now time.Time) (accounts []*account, checks map[string][]s
 		e.target = false
 		e.poller.Set(e.targets())
 	}
-	next = now.Add(lookPeriod)
-	if len(e.due) > 0 && e.due[0].due.Before(next) {
-		next = e.due[0].due
+	next = now.Add(decidePeriod)
+	if len(e.due) > 0 && e.due[0].slot.due.Before(next) {
+		next = e.due[0].slot.due
 	}
-	return accounts, checks, next
+	return services, checks, next
 }
 
 // assignChecks decides who checks what, and returns it for the services that are led; nil: it is as it was.
 func (e *Engine) assignChecks() map[string][]string {
 	checks := map[string][]string{}
-	for name, a := range e.accounts {
-		elected, lead := rendezvous.Elect(name, a.checkedBy(e.lbs, e.tiers), checkers), false
-		if lead = a.setCheckers(elected); !lead {
+	for name, state := range e.services {
+		elected, lead := rendezvous.Elect(name, state.checkedBy(e.lbs, e.tiers), checkers), false
+		if lead = state.setCheckers(elected); !lead {
 			continue
 		}
 		for _, lb := range elected {
@@ -294,42 +294,42 @@ func (e *Engine) assignChecks() map[string][]string {
 	return checks
 }
 
-func (e *Engine) tell(a *account, d decision) {
+func (e *Engine) publish(state *serviceState, d decision) {
 	if d.weights != nil && e.options.Weigh != nil {
-		e.options.Weigh(a.name, d.weights)
+		e.options.Weigh(state.name, d.weights)
 	}
 	if d.counts != nil && e.options.Count != nil {
-		e.options.Count(a.name, d.counts, d.shares)
+		e.options.Count(state.name, d.counts, d.shares)
 	}
 	if d.health && e.options.Down != nil {
-		e.options.Down(a.name, d.unhealthy)
+		e.options.Down(state.name, d.unhealthy)
 	}
 	for _, id := range d.off {
 		if e.options.Off != nil {
-			e.options.Off(a.name, id)
+			e.options.Off(state.name, id)
 		}
 	}
 }
 
-// schedule is a heap of services by when to look at them.
-type schedule []*account
+// schedule is a heap of services by when to decide about them.
+type schedule []*serviceState
 
 func (s schedule) Len() int           { return len(s) }
-func (s schedule) Less(i, j int) bool { return s[i].due.Before(s[j].due) }
+func (s schedule) Less(i, j int) bool { return s[i].slot.due.Before(s[j].slot.due) }
 func (s schedule) Swap(i, j int) {
 	s[i], s[j] = s[j], s[i]
-	s[i].place, s[j].place = i, j
+	s[i].slot.index, s[j].slot.index = i, j
 }
 
 func (s *schedule) Push(a any) {
-	a.(*account).place = len(*s)
-	*s = append(*s, a.(*account))
+	a.(*serviceState).slot.index = len(*s)
+	*s = append(*s, a.(*serviceState))
 }
 
 func (s *schedule) Pop() any {
 	last := len(*s) - 1
-	a := (*s)[last]
+	state := (*s)[last]
 	*s = (*s)[:last]
-	a.place = -1
-	return a
+	state.slot.index = -1
+	return state
 }

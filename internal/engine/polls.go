@@ -12,44 +12,44 @@ import (
 // targets are the endpoints to ask: of the services that are led, so that applications are asked by one controller only. The caller
 // holds the lock.
 func (e *Engine) targets() (targets []poll.Target) {
-	for _, a := range e.accounts {
-		targets = append(targets, a.targets(e.options.Log)...)
+	for _, state := range e.services {
+		targets = append(targets, state.targets(e.options.Log)...)
 	}
 	return targets
 }
 
-func (a *account) targets(log *slog.Logger) (targets []poll.Target) {
-	a.mutex.Lock()
-	defer a.mutex.Unlock()
-	s := &a.view.Service
-	if !a.lead || s.Load.Source != model.LoadEndpoint {
-		a.silent = nil
+func (s *serviceState) targets(log *slog.Logger) (targets []poll.Target) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	service := &s.view.Service
+	if !s.lead || service.Load.Source != model.LoadEndpoint {
+		s.silent = nil
 		return nil
 	}
-	for i := range s.Servers {
-		if s.Servers[i].State == model.StateOff {
+	for i := range service.Servers {
+		if service.Servers[i].State == model.StateOff {
 			continue
 		}
-		url, err := poll.URL(s.Load.Endpoint, s.Servers[i].Address)
+		url, err := poll.URL(service.Load.Endpoint, service.Servers[i].Address)
 		if err != nil {
-			log.Error("load is not polled", "service", a.name, "error", err)
+			log.Error("load is not polled", "service", s.name, "error", err)
 			return nil
 		}
-		targets = append(targets, poll.Target{Service: a.name, ID: s.Servers[i].ID, URL: url, Interval: time.Duration(s.Load.Interval)})
+		targets = append(targets, poll.Target{Service: s.name, ID: service.Servers[i].ID, URL: url, Interval: time.Duration(service.Load.Interval)})
 	}
 	return targets
 }
 
-// polled takes what an application said, and says once that it says nothing.
+// polled takes what an application reported, and logs once that it reports nothing.
 func (e *Engine) polled(r poll.Result) {
-	a := e.account(r.Service)
-	if a == nil {
+	state := e.service(r.Service)
+	if state == nil {
 		return
 	}
 	if r.Err == nil {
-		a.toldLoad(time.Now(), r.ID, toldByApplication(&r))
+		state.reportLoad(time.Now(), r.ID, applicationLoad(&r))
 	}
-	switch fell, rose := a.noteSilence(r.ID, r.Err != nil); {
+	switch fell, rose := state.noteSilence(r.ID, r.Err != nil); {
 	case fell:
 		e.options.Log.Warn("an application does not report its load: the next source is used", "service", r.Service, "id", r.ID, "error", r.Err)
 	case rose:
@@ -57,7 +57,7 @@ func (e *Engine) polled(r poll.Result) {
 	}
 }
 
-func toldByApplication(r *poll.Result) balance.Told {
+func applicationLoad(r *poll.Result) balance.Told {
 	s := &r.Status
 	return balance.Told{
 		FromEndpoint: true, HasQueue: s.HasOutstanding, MeanQueue: s.Outstanding, Capacity: s.Capacity,
@@ -66,17 +66,17 @@ func toldByApplication(r *poll.Result) balance.Told {
 }
 
 // noteSilence reports whether a server has just fallen silent, or just speaks again.
-func (a *account) noteSilence(id uint16, silent bool) (fell, rose bool) {
-	a.mutex.Lock()
-	defer a.mutex.Unlock()
-	was := a.silent[id]
-	if silent && a.silent == nil {
-		a.silent = map[uint16]bool{}
+func (s *serviceState) noteSilence(id uint16, silent bool) (fell, rose bool) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	was := s.silent[id]
+	if silent && s.silent == nil {
+		s.silent = map[uint16]bool{}
 	}
 	if silent {
-		a.silent[id] = true
+		s.silent[id] = true
 	} else {
-		delete(a.silent, id)
+		delete(s.silent, id)
 	}
 	return silent && !was, was && !silent
 }

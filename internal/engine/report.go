@@ -61,8 +61,8 @@ func (e *Engine) Traffic(lb string, servers []ServerTraffic) {
 		for end < len(servers) && servers[end].Service == name {
 			end++
 		}
-		if a := e.account(name); a != nil {
-			a.seen(now, lb, servers[i:end])
+		if state := e.service(name); state != nil {
+			state.seen(now, lb, servers[i:end])
 		}
 		i = end
 	}
@@ -72,8 +72,8 @@ func (e *Engine) Traffic(lb string, servers []ServerTraffic) {
 func (e *Engine) Health(lb string, servers []ServerHealth) {
 	now := time.Now()
 	for i := range servers {
-		if a := e.account(servers[i].Service); a != nil && a.checked(now, lb, &servers[i]) {
-			e.hurry(a)
+		if state := e.service(servers[i].Service); state != nil && state.checked(now, lb, &servers[i]) {
+			e.hurry(state)
 		}
 	}
 	e.wakeUp()
@@ -84,19 +84,19 @@ func (e *Engine) Health(lb string, servers []ServerHealth) {
 func (e *Engine) Losses(agent pki.Identity, losses map[string]health.Loss) {
 	now := time.Now()
 	for _, server := range e.serversOf(&agent) {
-		if server.account.found(now, agent.Name, server.id, losses[server.account.name]) {
-			e.hurry(server.account)
+		if server.service.found(now, agent.Name, server.id, losses[server.service.name]) {
+			e.hurry(server.service)
 		}
 	}
 	e.wakeUp()
 }
 
-// hurry has a service looked at now.
-func (e *Engine) hurry(a *account) {
+// hurry has a service decided about now.
+func (e *Engine) hurry(state *serviceState) {
 	e.mutex.Lock()
 	defer e.mutex.Unlock()
-	if e.accounts[a.name] == a {
-		e.urgent[a] = true
+	if e.services[state.name] == state {
+		e.urgent[state] = true
 	}
 }
 
@@ -104,66 +104,66 @@ func (e *Engine) hurry(a *account) {
 func (e *Engine) Load(agent pki.Identity, load *Load) {
 	now := time.Now()
 	for _, server := range e.serversOf(&agent) {
-		told := balance.Told{HasCPU: load.HasCPU, CPUPermille: load.CPUPermille, CPUs: load.CPUs}
-		if queue, ok := load.Queues[server.account.name]; ok {
-			told.HasQueue, told.Connections, told.AcceptQueue, told.MeanQueue = true, queue.Connections, queue.AcceptQueue, queue.Mean
+		measured := balance.Told{HasCPU: load.HasCPU, CPUPermille: load.CPUPermille, CPUs: load.CPUs}
+		if queue, ok := load.Queues[server.service.name]; ok {
+			measured.HasQueue, measured.Connections, measured.AcceptQueue, measured.MeanQueue = true, queue.Connections, queue.AcceptQueue, queue.Mean
 		}
-		server.account.toldLoad(now, server.id, told)
+		server.service.reportLoad(now, server.id, measured)
 	}
 }
 
-// Servers tells what is known of the servers of a service, or of all services if it is empty, by service. The second tier is none of these.
+// Servers returns what is known of the servers of a service, or of all services if it is empty, by service. The second tier is none of these.
 func (e *Engine) Servers(service string) (servers []ServerStatus) {
 	e.mutex.RLock()
-	var accounts []*account
-	for name, a := range e.accounts {
+	var services []*serviceState
+	for name, state := range e.services {
 		if service == name || service == "" && name != model.SecondTierName {
-			accounts = append(accounts, a)
+			services = append(services, state)
 		}
 	}
 	e.mutex.RUnlock()
-	slices.SortFunc(accounts, func(a, b *account) int { return cmp.Compare(a.name, b.name) })
+	slices.SortFunc(services, func(a, b *serviceState) int { return cmp.Compare(a.name, b.name) })
 	now := time.Now()
-	for _, a := range accounts {
-		servers = append(servers, a.status(now)...)
+	for _, state := range services {
+		servers = append(servers, state.status(now)...)
 	}
 	return servers
 }
 
 // Activity counts the reports that showed new packets for a server, removed ones included: as long as it grows somebody speaks to it.
 func (e *Engine) Activity(service string, id uint16) uint64 {
-	a := e.account(service)
-	if a == nil {
+	state := e.service(service)
+	if state == nil {
 		return 0
 	}
-	a.mutex.Lock()
-	defer a.mutex.Unlock()
-	return a.activity[id]
+	state.mutex.Lock()
+	defer state.mutex.Unlock()
+	return state.activity.reports[id]
 }
 
 // ServersOf are the servers that an agent speaks for.
 func (e *Engine) ServersOf(agent pki.Identity) (servers []ServerStatus) {
 	for _, server := range e.serversOf(&agent) {
-		servers = append(servers, server.account.named(server.id)...)
+		servers = append(servers, server.service.named(server.id)...)
 	}
 	return servers
 }
 
-// Tunnels tells what load balancers see through tunnels of the servers that the agents speak for.
+// Tunnels returns what load balancers see through tunnels of the servers that the agents speak for.
 func (e *Engine) Tunnels(agents []pki.Identity) (views []filtered.View) {
 	seen := map[entry]bool{}
 	for i := range agents {
 		for _, server := range e.serversOf(&agents[i]) {
 			if !seen[server] {
 				seen[server] = true
-				views = server.account.tunnels(server.id, views)
+				views = server.service.tunnels(server.id, views)
 			}
 		}
 	}
 	return views
 }
 
-// MarkAgents says of servers that need an agent whether one that speaks for them is connected.
+// MarkAgents notes, of servers that need an agent whether one that speaks for them is connected.
 func (e *Engine) MarkAgents(servers []ServerStatus, agents []pki.Identity) {
 	connected := map[entry]bool{}
 	for i := range agents {
@@ -173,10 +173,10 @@ func (e *Engine) MarkAgents(servers []ServerStatus, agents []pki.Identity) {
 	}
 	for i := range servers {
 		s := &servers[i]
-		a := e.account(s.Service)
+		state := e.service(s.Service)
 		switch {
-		case a == nil || !a.needsAgents():
-		case connected[entry{a, s.Server.ID}]:
+		case state == nil || !state.needsAgents():
+		case connected[entry{state, s.Server.ID}]:
 			s.Agent = "connected"
 		default:
 			s.Agent = "none"

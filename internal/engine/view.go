@@ -7,7 +7,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
-// View is the desired state as nodes are told it. It is shared: nobody changes it.
+// View is the desired state as nodes are sent it. It is shared: nobody changes it.
 type View struct {
 	Revision uint64
 	Keys     model.Keys
@@ -18,8 +18,8 @@ type View struct {
 	NodeHealth model.Health
 	// Second is the second tier, which is checked and judged like the servers of a service (model.Fleet.SecondTier); nil: there is none.
 	Second *ServiceView
-	// Skipped are services that peers have to be told of even if they are what they were in the view before, or there in neither: they
-	// were something else in between, which another controller may have told. Whole: peers have to be told everything.
+	// Skipped are services that peers have to be sent even if they are what they were in the view before, or there in neither: they
+	// were something else in between, which another controller may have sent. Whole: peers have to be sent everything.
 	Skipped []string
 	Whole   bool
 }
@@ -32,7 +32,7 @@ type ServiceView struct {
 	Down    []uint16        // ids of servers that get no new connections because they are unhealthy, ascending
 	Kept    []uint16        // ids of servers that are unhealthy and get new connections all the same (all_down), ascending
 	Cut     []uint16        // of Down, the ones that have been unhealthy for so long that they get no packets at all
-	// Revision changes whenever anything else here does. 0: look and compare.
+	// Revision changes whenever anything else here does. 0: compare.
 	Revision uint64
 }
 

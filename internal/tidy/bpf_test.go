@@ -18,7 +18,8 @@ import (
 var bpfLayers = []string{
 	"wire",
 	"lb/packet", "lb/carrier", "lb/state", "lb/dispatch", "lb/affinity", "lb/ladder", "lb/send", "lb/walk",
-	"server", "server/socket", "server/flow", "server/timestamp", "server/accept", "server/takeover", "server/tunnel",
+	"server", "server/socket", "server/flow", "server/timestamp", "server/accept", "server/takeover", "server/tunnel", "server/walk",
+	"check", "bfd", "link", "bench",
 }
 
 var included = regexp.MustCompile(`(?m)^\s*#\s*include\s*"([^"]*)"`)
@@ -112,6 +113,17 @@ func TestHeadersIncludeTheirOwnLayerAndLowerOnes(t *testing.T) {
 	for name := range all {
 		if strings.HasSuffix(name, ".h") && strings.Count("\n"+string(read(t, "bpf/"+name)), "\n#pragma once\n") != 1 {
 			t.Errorf("bpf/%s has no #pragma once", name)
+		}
+	}
+}
+
+const maxProgramLines = 150
+
+// A program's file has its includes and its SEC() functions; what they do is in headers, by concern.
+func TestProgramsAreShort(t *testing.T) {
+	for _, name := range files(t, ".bpf.c") {
+		if lines := strings.Count(string(read(t, name)), "\n"); lines > maxProgramLines {
+			t.Errorf("%s has %d lines: move functions to headers in bpf/%s, at most %d", name, lines, bpfProgram(path.Base(name)), maxProgramLines)
 		}
 	}
 }

@@ -64,3 +64,9 @@ static __noinline __u32 function_by_mac(const void *mac, const struct service *s
 	known = bpf_map_lookup_elem(&returns, &key);
 	return known ? (__u32)*known & 0xffff : NO_ID;
 }
+
+/* Is a network function the sender of the frame? A VIP's connections do not matter then: the answer must find the function. */
+inline_always _Bool is_from_function(const void *data, const void *end)
+{
+	return functions_enabled && data + sizeof(struct ethhdr) <= end && function_by_mac(((const struct ethhdr *)data)->h_source, 0) != NO_ID;
+}

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* enter.h - a frame from a device: decapsulate it at a second tier, try the fast path, or hand it to another program. */
+#pragma once
+
+#include "wire/kernel.h"
+#include "lb/state/counters.h"
+#include "lb/state/functions.h"
+#include "lb/state/ring.h"
+#include "lb/state/trace.h"
+#include "lb/state/verdict.h"
+#include "lb/walk/fast_frame.h"
+#include "lb/walk/fast_shape.h"
+#include "lb/walk/peer_frame.h"
+#include "lb/walk/tail_calls.h"
+#include "lb/walk/tier.h"
+
+inline_always int enter(struct xdp_md *ctx)
+{
+	_Bool traced = trace_enabled && trace_begin(ctx); /* before anything changes it */
+	volatile __u8 ingress = INGRESS_DIRECT;
+	int action;
+
+	if (tier_enabled) {
+		enum verdict verdict = decap_tier(ctx, &ingress);
+
+		if (verdict != VERDICT_CONTINUE) {
+			count_verdict(0, verdict, bpf_xdp_get_buff_len(ctx) - sizeof(struct ethhdr));
+			if (traced && verdict == DROPPED_CONGESTED)
+				uncover(ctx);
+			if (traced)
+				report_tunnel(ctx, verdict);
+			return XDP_DROP;
+		}
+	}
+	if (is_from_function((void *)(long)ctx->data, (void *)(long)ctx->data_end))
+		bpf_tail_call(ctx, &tail_calls, CALL_FUNCTION);
+	action = traced ? NOT_FAST : fast_frame(ctx);
+	if (action != NOT_FAST)
+		return action;
+	if (replica_enabled && is_for_peer((void *)(long)ctx->data, (void *)(long)ctx->data_end))
+		bpf_tail_call(ctx, &tail_calls, CALL_MESSAGE);
+	if (ingress == INGRESS_TIER1) /* constants: a known index is a jump */
+		bpf_tail_call(ctx, &tail_calls, INGRESS_TIER1 - 1);
+	if (functions_enabled)
+		bpf_tail_call(ctx, &tail_calls, CALL_FUNCTION);
+	bpf_tail_call(ctx, &tail_calls, INGRESS_DIRECT - 1);
+	return XDP_PASS;
+}

@@ -16,7 +16,7 @@ import (
 
 // serveBackup answers with a copy of the store. There are keys in it, so it is for root on this machine alone.
 func (c *controller) serveBackup(w http.ResponseWriter, r *http.Request) {
-	s, ok := c.store.(*etcd.Store)
+	s, ok := c.store.Store.(*etcd.Store)
 	if !ok {
 		http.Error(w, `{"error": "this store cannot be copied"}`, http.StatusNotImplemented)
 		return

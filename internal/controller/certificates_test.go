@@ -18,6 +18,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
 	"github.com/ballast-lb/ballast/internal/controller/desired/desiredtest"
 	"github.com/ballast-lb/ballast/internal/controller/documents"
+	"github.com/ballast-lb/ballast/internal/controller/revoked"
 	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/nodeclient"
 	"github.com/ballast-lb/ballast/internal/pki"
@@ -392,48 +393,6 @@ func TestAFullListIsKnownToAllAndTakesNoMore(t *testing.T) {
 	}
 }
 
-// A store that was restored from a copy gets back what controllers that lived through it know, and loses what has expired.
-//
-// Promise: When the store is restored from a copy without a revocation, nodes and controllers that lived through
-// it still apply it, and these write it again.
-func TestRevocationsAreWrittenAgainIntoARestoredStoreAndExpireInIt(t *testing.T) {
-	ca := fleettest.NewAuthority(t)
-	s := storetest.Open(t)
-	credentials := ca.Issue(pki.Controller, "c1")
-	c := newController(Options{Store: s, Log: fleettest.Log(t)}, credentials, openedStore{Store: s}, "127.0.0.1:1")
-	ctx, cancel := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	running.Go(func() { c.mirror.Follow(ctx) })
-	running.Go(func() { c.revoke(ctx) })
-	defer running.Wait()
-	defer cancel()
-	fill(t, s, 2)
-	known := func(n int) {
-		t.Helper()
-		fleettest.Await(t, fmt.Sprintf("%d entries in the store", n), func() bool {
-			now := c.mirror.Now()
-			return now != nil && len(now.Revoked) == n
-		})
-	}
-	known(2)
-	fleettest.Await(t, "the controller goes by them", func() bool { n, _ := credentials.RevokedCount(); return n == 2 })
-	now := c.mirror.Now()
-	key := documents.RevokedPrefix + "serial/" + fmt.Sprintf("%040x", 1)
-	_, err := s.Commit(ctx, []store.Document{{Key: key, Revision: now.Revisions[key]}})
-	fleettest.Require(t, err)
-	known(1)
-	fleettest.Require(t, c.keepRevoked(ctx, time.Now()))
-	known(2)
-	if n, _ := credentials.RevokedCount(); n != 2 {
-		t.Errorf("%d are known", n)
-	}
-	fleettest.Require(t, c.keepRevoked(ctx, time.Now().Add(time.Hour+revokedGrace)))
-	known(0)
-	if len(c.mirror.Now().History.Changes) != 0 {
-		t.Error("people find it in the history")
-	}
-}
-
 // Of two operators who revoke the certificates of both controllers at once, one is asked whether he means it; so is who asks a controller
 // that is revoked itself.
 //
@@ -478,7 +437,7 @@ func TestTwoOperatorsDoNotRevokeAllControllersByMistake(t *testing.T) {
 func TestAThiefWhoFillsTheListCanBeRevoked(t *testing.T) {
 	ca := fleettest.NewAuthority(t)
 	s := storetest.Open(t)
-	fill(t, s, pki.RevokedMax-revokedReserve)
+	fill(t, s, pki.RevokedMax-revoked.Reserve)
 	dir := t.TempDir()
 	c := startController(t, ca, "c1", "127.0.0.1:0", s, func(o *Options) { o.RunDir = dir })
 	thief := c.client(ca.Issue(pki.Ctl, "thief"))

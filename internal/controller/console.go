@@ -10,35 +10,45 @@ import (
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
-// listenForConsole returns what the console is served by; nil without one.
-func listenForConsole(o *Options, credentials *pki.Credentials) (*console.Console, net.Listener, error) {
+// consolePage is the console and where it is served; the zero value: there is none.
+type consolePage struct {
+	console  *console.Console
+	listener net.Listener
+}
+
+func listenForConsole(o *Options, credentials *pki.Credentials) (consolePage, error) {
 	if o.Console == "" {
-		return nil, nil, nil
+		return consolePage{}, nil
 	}
 	served, err := console.New(console.Options{Address: o.Console, TokenFile: o.ConsoleToken, Log: o.Log,
 		Load: func() (*pki.Credentials, error) { return credentials, nil }})
 	if err != nil {
-		return nil, nil, err
+		return consolePage{}, err
 	}
 	listener, err := console.Listen(o.Console)
-	return served, listener, err
+	return consolePage{served, listener}, err
+}
+
+func (p consolePage) close() {
+	if p.listener != nil {
+		p.listener.Close() // also what has ended by itself
+	}
 }
 
 // view is what is known here, whether or not the store confirms it: the nodes' problems say if it cannot be reached.
 func (c *controller) view(ctx context.Context) console.View {
-	v := console.View{Role: string(pki.Controller), Name: c.name, Version: c.options.Version}
-	f := fleetOf{c}
+	v := console.View{Role: string(pki.Controller), Name: c.name, Version: c.version}
 	fleet, revision, err := c.mirror.Fleet()
 	if err == nil {
-		v.Nodes, err = f.Nodes(ctx)
+		v.Nodes, err = c.fleet.Nodes(ctx)
 	}
 	if err == nil {
-		v.Changes, err = f.History(ctx)
+		v.Changes, err = c.fleet.History(ctx)
 	}
 	if err != nil {
-		v.Problems = append(c.obstacles(), err.Error())
+		v.Problems = append(c.report.Obstacles(), err.Error())
 	}
-	v.Problems = append(v.Problems, c.fleetProblems()...)
+	v.Problems = append(v.Problems, c.report.FleetProblems()...)
 	v.Revision = revision
 	dispatched := map[string]uint64{}
 	servers := c.engine.Servers("")

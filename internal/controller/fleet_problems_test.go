@@ -8,6 +8,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/controller/report"
 	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
@@ -21,7 +22,7 @@ func TestTheStatusSaysWhatClientsNotice(t *testing.T) {
 	await := func(what string, wanted ...string) { // problems that begin so
 		t.Helper()
 		fleettest.Await(t, what, func() bool {
-			var s Status
+			var s report.Status
 			fleettest.Require(t, client.Get(t.Context(), api.PathStatus, &s))
 			return len(s.Problems) == len(wanted) && slices.EqualFunc(s.Problems, wanted, strings.HasPrefix)
 		})
@@ -75,7 +76,7 @@ func TestServersWhoseDeviceTakesLessThanIsSentAreNamed(t *testing.T) {
 	await := func(what string, wanted ...string) {
 		t.Helper()
 		fleettest.Await(t, what, func() bool {
-			var s Status
+			var s report.Status
 			fleettest.Require(t, client.Get(t.Context(), api.PathStatus, &s))
 			return slices.EqualFunc(s.Problems, wanted, strings.HasPrefix)
 		})
@@ -132,7 +133,7 @@ func TestServersThatRunAndGetNoTunnelsAreOneProblem(t *testing.T) {
 	await := func(what string, wanted ...string) {
 		t.Helper()
 		fleettest.Await(t, what, func() bool {
-			var s Status
+			var s report.Status
 			fleettest.Require(t, client.Get(t.Context(), api.PathStatus, &s))
 			return slices.EqualFunc(s.Problems, wanted, strings.HasPrefix)
 		})

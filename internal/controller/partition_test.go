@@ -17,6 +17,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/controller/report"
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -161,7 +162,7 @@ func TestAControllerThatIsCutOffFromTheStoreGivesUpAndServesOn(t *testing.T) {
 		return last, all
 	}
 	leads := func() int {
-		var s Status
+		var s report.Status
 		fleettest.Require(t, api.NewClient(api.SocketPath(dir, "c1")).Get(t.Context(), api.PathStatus, &s))
 		return s.Leads
 	}

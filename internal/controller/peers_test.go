@@ -18,6 +18,8 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
+	"github.com/ballast-lb/ballast/internal/controller/bootstrap"
+	"github.com/ballast-lb/ballast/internal/controller/members"
 	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/pki"
@@ -303,11 +305,11 @@ func TestAControllerWithDataOfItsOwnSaysThatItJoinsNobody(t *testing.T) {
 func addAs(t *testing.T, ca *fleettest.Authority, name, address, other string) {
 	t.Helper()
 	credentials := ca.Issue(pki.Controller, name, "127.0.0.1")
-	ports, err := listenAt(&Options{Listen: address}, credentials)
+	ports, err := bootstrap.Listen(bootstrap.Options{Listen: address, Credentials: credentials, Log: fleettest.Log(t)})
 	fleettest.Require(t, err)
-	stop := ports.serve(credentials, fleettest.Log(t), func(error) {})
+	stop := ports.Serve(func(error) {})
 	defer stop()
-	_, err = join(t.Context(), fleettest.Log(t), []string{other}, credentials, address, ports.peer.nonce)
+	_, err = members.Join(t.Context(), fleettest.Log(t), []string{other}, credentials, address, ports.Nonce())
 	fleettest.Require(t, err)
 }
 
@@ -323,14 +325,14 @@ func TestWhoMayNotJoinIsToldWhy(t *testing.T) {
 	}
 	nameless := ca.Issue(pki.Controller, "c3")
 	at := freeAddress(t)
-	ports, err := listenAt(&Options{Listen: at}, nameless)
+	ports, err := bootstrap.Listen(bootstrap.Options{Listen: at, Credentials: nameless, Log: fleettest.Log(t)})
 	fleettest.Require(t, err)
-	defer ports.serve(nameless, fleettest.Log(t), func(error) {})()
+	defer ports.Serve(func(error) {})()
 	for why, of := range map[string]struct{ name, address, nonce string }{
-		"it is not where it says":                  {"c3", freeAddress(t), ports.peer.nonce},
-		"its certificate does not name it":         {"c3", at, ports.peer.nonce},
+		"it is not where it says":                  {"c3", freeAddress(t), ports.Nonce()},
+		"its certificate does not name it":         {"c3", at, ports.Nonce()},
 		"another process of its name is there":     {"c3", at, "x"},
-		"it has the name of the one that is asked": {"c1", at, ports.peer.nonce},
+		"it has the name of the one that is asked": {"c1", at, ports.Nonce()},
 		"it says nothing":                          {"c3", "", ""},
 	} {
 		credentials, err := pki.Load(ca.Dir, of.name, pki.Controller)

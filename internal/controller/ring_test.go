@@ -14,9 +14,11 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/controller/desired/desiredtest"
 	"github.com/ballast-lb/ballast/internal/controller/documents"
+	"github.com/ballast-lb/ballast/internal/controller/fleetapi"
 	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
@@ -43,7 +45,7 @@ type ringMember struct {
 
 // stateOf is what a controller knows and changes.
 func stateOf(c *controller) desiredtest.State {
-	return desiredtest.State{Mirror: c.mirror, Writer: c.writer, Editor: c.editor, Ager: c.ager}
+	return desiredtest.State{Mirror: c.mirror, Editor: c.editor, Ager: c.ager}
 }
 
 func newRingFleet(t *testing.T, s store.Store, lbs ...string) *ringFleet {
@@ -106,7 +108,7 @@ func (f *ringFleet) report(name string, m *ringMember) *ballastv1.ReplicaReport 
 // leader is the controller that decides.
 func (f *ringFleet) leader() (name string) {
 	for name, c := range f.controllers {
-		if c.leadsService(ringName) {
+		if c.election.Leads("ring") {
 			return name
 		}
 	}
@@ -117,7 +119,7 @@ func (f *ringFleet) leader() (name string) {
 // expect looks whether these are on the ring, and all have it.
 func (f *ringFleet) expect(c *controller, names ...string) *ballastv1.ListReplicasResponse {
 	f.t.Helper()
-	ring, err := fleetOf{c}.Replicas(f.t.Context())
+	ring, err := c.fleet.Replicas(f.t.Context())
 	fleettest.Require(f.t, err)
 	var on []string
 	for _, n := range ring.Nodes {
@@ -194,8 +196,8 @@ func TestOperatorsTakeLoadBalancersOffTheRingAsLongAsOneMayFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newRingFleet(t, storetest.Open(t), "lb1", "lb2", "lb3", "lb4")
 		f.run(5 * time.Second)
-		one, other := fleetOf{f.controllers["c1"]}, fleetOf{f.controllers["c2"]}
-		drain := func(by fleetOf, name string, off bool) ([]string, error) {
+		one, other := f.controllers["c1"].fleet, f.controllers["c2"].fleet
+		drain := func(by *fleetapi.Fleet, name string, off bool) ([]string, error) {
 			changes, _, err := by.DrainReplica(t.Context(), name, off)
 			return changes, err
 		}
@@ -253,34 +255,12 @@ func TestTheRingStaysWhileTheStoreRefusesAndFollowsThen(t *testing.T) {
 		s.refuses.Store(true)
 		f.members["lb2"].power = false
 		f.run(3 * time.Second)
-		if ring, err := (fleetOf{c}).Replicas(t.Context()); err != nil || ring.Version != version || ring.Nodes[1].Share == 0 {
+		if ring, err := c.fleet.Replicas(t.Context()); err != nil || ring.Version != version || ring.Nodes[1].Share == 0 {
 			t.Errorf("without a store: %v, %v", ring, err)
 		}
 		s.refuses.Store(false)
 		f.run(2 * time.Second)
 		f.expect(c, "lb1", "lb3", "lb4")
-	})
-}
-
-// A controller that has just started has heard of nobody: who waits for a drain must not take that for its end.
-func TestWhoLeavesTheRingIsDrainingAlsoForAControllerThatHearsNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newRingFleet(t, storetest.Open(t), "lb1", "lb2", "lb3", "lb4")
-		f.run(5 * time.Second)
-		c := f.controllers["c1"]
-		members := c.mirror.Now().Ring
-		node := members.Nodes[0]
-		node.Name = "unheard"
-		for _, expected := range []string{"lost", "draining"} {
-			if status := c.replicaStatus(&members, &node, nil); status.State != expected || status.Share == 0 {
-				t.Errorf("%v, want %s", status, expected)
-			}
-			members.Drained = []string{node.Name}
-		}
-		node.Number = 9
-		if status := c.replicaStatus(&members, &node, nil); status.State != "drained" || status.Share != 0 {
-			t.Errorf("off the ring: %v", status)
-		}
 	})
 }
 
@@ -296,7 +276,7 @@ func TestALoadBalancerThatIsForgottenGivesItsNumberBack(t *testing.T) {
 		if len(ring.Nodes) != 4 {
 			t.Fatal(ring.Nodes)
 		}
-		if _, err := (fleetOf{c}).forgetHere(t.Context(), "lb3"); err != nil {
+		if _, err := c.fleet.ForgetNode(api.WithCaller(t.Context(), api.Caller{Role: string(pki.Controller)}), "lb3"); err != nil {
 			t.Fatal(err)
 		}
 		f.run(time.Second)
@@ -312,7 +292,7 @@ func TestWithoutReplicatedServicesThereIsNoRing(t *testing.T) {
 		desiredtest.Change(t, stateOf(f.controllers["c1"]), func(fleet *model.Fleet) { fleet.Services = nil })
 		f.run(3 * time.Second)
 		c := f.controllers[f.leader()]
-		ring, err := fleetOf{c}.Replicas(t.Context())
+		ring, err := c.fleet.Replicas(t.Context())
 		if err != nil || ring.Needed || ring.Phase != "none" || ring.Version != 0 {
 			t.Errorf("%v, %v", ring, err)
 		}
@@ -320,7 +300,7 @@ func TestWithoutReplicatedServicesThereIsNoRing(t *testing.T) {
 		service.Service.Fallback = model.FallbackReplicated
 		desiredtest.Change(t, stateOf(c), desiredtest.AddService(service))
 		f.run(3 * time.Second)
-		ring, err = fleetOf{c}.Replicas(t.Context())
+		ring, err = c.fleet.Replicas(t.Context())
 		if err != nil || !ring.Needed || ring.Version != 0 || len(ring.Problems) != 1 || !strings.Contains(ring.Problems[0], fmt.Sprintf("chains of %d need %d", model.DefaultChain, model.DefaultChain+1)) {
 			t.Errorf("too few: %v, %v", ring, err)
 		}

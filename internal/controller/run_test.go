@@ -23,6 +23,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
 	"github.com/ballast-lb/ballast/internal/controller/desired/desiredtest"
+	"github.com/ballast-lb/ballast/internal/controller/report"
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/machine/node"
@@ -150,8 +151,8 @@ func TestNodesResynchroniseAfterEveryKindOfGap(t *testing.T) {
 	fleettest.Await(t, "the agent still hears of the service that it leaves", func() bool { return agent.has(map[string]int{"web": 2, "new": 1}) })
 }
 
-// report sends what the servers' agents and the load balancer say, once.
-func report(agents []*fleetNode, lb *fleetNode, services []engine.ServiceView) {
+// sendReports sends what the servers' agents and the load balancer say, once.
+func sendReports(agents []*fleetNode, lb *fleetNode, services []engine.ServiceView) {
 	for i, agent := range agents {
 		load := &ballastv1.LoadReport{}
 		for _, s := range services {
@@ -204,7 +205,7 @@ func testTakeOver(t *testing.T, s store.Store) {
 
 	// weighed tells whether all services have weights by the load, of a term after the one given, and are checked.
 	weighed := func(after uint64) bool {
-		report(agents, lb, services)
+		sendReports(agents, lb, services)
 		return lb.locked(func() bool {
 			checked := map[string]int{}
 			for _, names := range lb.checks {
@@ -354,7 +355,7 @@ func TestRootIsServedOnASocket(t *testing.T) {
 	}
 	fleettest.Join(t, c.address, ca.Issue(pki.LB, "lb1"))
 	fleettest.Await(t, "the status tells all", func() bool {
-		var s Status
+		var s report.Status
 		fleettest.Require(t, client.Get(t.Context(), api.PathStatus, &s))
 		return s.Role == "controller" && s.Ready && s.Services == 2 && s.Leads == 2 && s.Nodes == 1 && s.Term > 0 && slices.Equal(s.Controllers, []string{"c1"})
 	})

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/api/apitest"
+	"github.com/ballast-lb/ballast/internal/controller/bootstrap"
 	"github.com/ballast-lb/ballast/internal/controller/desired/desiredtest"
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/fleettest"
@@ -54,7 +55,7 @@ func TestTakingOverIsDoneInASecondAfterAControllerIsOffTheList(t *testing.T) {
 			})
 			return count, last
 		}
-		if status := one.status(); status.Leads == 0 || status.Leads == len(services) {
+		if status := one.report.Status(); status.Leads == 0 || status.Leads == len(services) {
 			t.Fatalf("one leads %d services", status.Leads)
 		}
 		count, term := weighed(0)
@@ -72,10 +73,10 @@ func TestTakingOverIsDoneInASecondAfterAControllerIsOffTheList(t *testing.T) {
 
 // runWithoutNetwork runs all of a controller that decides, and serves nodes, until the test ends or stop is called.
 func runWithoutNetwork(t *testing.T, credentials *pki.Credentials, s store.Store) (c *controller, connect func() net.Conn, stop func()) {
-	c = newController(Options{Log: fleettest.Log(t)}, credentials, openedStore{Store: s}, "127.0.0.1:6443")
+	c = newController(Options{Log: fleettest.Log(t)}, credentials, openedStore{Store: s}, "127.0.0.1:6443", &bootstrap.Ports{})
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	for _, job := range []func(context.Context){c.mirror.Follow, c.publish, c.divide, c.engine.Run, c.write, c.keepRing} {
+	for _, job := range c.jobs() {
 		running.Go(func() { job(ctx) })
 	}
 	listener := apitest.NewPipes()

@@ -1,5 +1,5 @@
 // Whether the store's disk has room.
-package controller
+package report
 
 import (
 	"fmt"

@@ -1,0 +1,171 @@
+// Package fleetapi is the fleet API of a controller: it hands each call to what it is about.
+package fleetapi
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/controller/desired"
+	"github.com/ballast-lb/ballast/internal/controller/nodes"
+	"github.com/ballast-lb/ballast/internal/controller/replicas"
+	"github.com/ballast-lb/ballast/internal/controller/revoked"
+	"github.com/ballast-lb/ballast/internal/controller/tickets"
+	"github.com/ballast-lb/ballast/internal/engine"
+	"github.com/ballast-lb/ballast/internal/hub"
+	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/rotation"
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/pki"
+)
+
+// Options are what answers.
+type Options struct {
+	Mirror    *desired.Mirror
+	Writer    *desired.Writer
+	Editor    desired.Editor
+	Joined    *hub.Nodes
+	Engine    *engine.Engine
+	Nodes     *nodes.Directory
+	Forgetter *nodes.Forgetter
+	Ring      *replicas.Manager
+	Tickets   *tickets.Manager
+	Revoked   *revoked.List
+	Revoker   *revoked.Revoker
+}
+
+// Fleet implements api.Desired.
+type Fleet struct{ o Options }
+
+var _ api.Desired = (*Fleet)(nil)
+
+// New returns the fleet API.
+func New(o Options) *Fleet { return &Fleet{o} }
+
+// Fleet implements api.Desired.
+func (f *Fleet) Fleet(ctx context.Context) (model.Fleet, uint64, error) {
+	if _, _, err := f.o.Mirror.Known(ctx); err != nil {
+		return model.Fleet{}, 0, err
+	}
+	return f.o.Mirror.Fleet()
+}
+
+// Newest implements api.Desired.
+func (f *Fleet) Newest(ctx context.Context) (uint64, error) { return f.o.Writer.Newest(ctx) }
+
+// History implements api.Desired.
+func (f *Fleet) History(context.Context) (list []*ballastv1.FleetChange, err error) {
+	now := f.o.Mirror.Now()
+	if now == nil {
+		return nil, desired.ErrUnknown
+	}
+	for _, c := range now.History.Changes {
+		list = append(list, &ballastv1.FleetChange{Time: timestamppb.New(c.Time), Name: c.By.Name, Role: c.By.Role, Address: c.By.Address, Changes: c.Changes})
+	}
+	return list, nil
+}
+
+// Change carries an edit out that adds no VIP which is an address of the fleet itself.
+func (f *Fleet) Change(ctx context.Context, dryRun bool, edit node.Edit) ([]string, uint64, error) {
+	return f.o.Editor.Change(ctx, dryRun, func(next *node.Node) error {
+		before := vipsOf(&next.Running)
+		if err := edit(next); err != nil {
+			return err
+		}
+		return f.checkVIPs(before, &next.Running)
+	})
+}
+
+// Forget implements api.Desired.
+func (f *Fleet) Forget(ctx context.Context, service, server string) ([]string, uint64, error) {
+	return f.o.Editor.Forget(ctx, service, server)
+}
+
+// Servers implements api.Desired.
+func (f *Fleet) Servers(_ context.Context, service string) ([]*ballastv1.ServerStatus, error) {
+	servers := f.o.Engine.Servers(service)
+	f.o.Engine.MarkAgents(servers, f.o.Joined.Agents())
+	return hub.ServersToProto(servers), nil
+}
+
+// Replicas implements api.Desired.
+func (f *Fleet) Replicas(context.Context) (*ballastv1.ListReplicasResponse, error) {
+	return f.o.Ring.List()
+}
+
+// DrainReplica implements api.Desired.
+func (f *Fleet) DrainReplica(ctx context.Context, name string, off bool) ([]string, uint64, error) {
+	return f.o.Ring.Drain(ctx, name, off)
+}
+
+// TicketKeys implements api.Desired.
+func (f *Fleet) TicketKeys(context.Context) (*ballastv1.ListTicketKeysResponse, error) {
+	return f.o.Tickets.List()
+}
+
+// UseTicketKey implements api.Desired.
+func (f *Fleet) UseTicketKey(ctx context.Context, epoch uint32, force bool) ([]string, uint64, error) {
+	return f.o.Tickets.Use(ctx, epoch, force)
+}
+
+// RevokeTicketKeys implements api.Desired.
+func (f *Fleet) RevokeTicketKeys(ctx context.Context, newest uint32) ([]string, uint64, error) {
+	return f.o.Tickets.Revoke(ctx, newest)
+}
+
+// LostLoadBalancers implements api.Desired.
+func (f *Fleet) LostLoadBalancers() []string { return f.o.Nodes.LostLoadBalancers() }
+
+// Nodes implements api.Desired.
+func (f *Fleet) Nodes(context.Context) ([]*ballastv1.NodeStatus, error) { return f.o.Nodes.List() }
+
+// ForgetNode implements api.Desired.
+func (f *Fleet) ForgetNode(ctx context.Context, name string) ([]string, error) {
+	return f.o.Forgetter.Forget(ctx, name)
+}
+
+// RevokeCertificate implements api.Desired.
+func (f *Fleet) RevokeCertificate(ctx context.Context, r *ballastv1.RevokeCertificateRequest) ([]string, uint64, error) {
+	return f.o.Revoker.Revoke(ctx, r)
+}
+
+// Revocations implements api.Desired.
+func (f *Fleet) Revocations(context.Context) ([]pki.Revocation, error) { return f.o.Revoked.All() }
+
+// KeyNodes implements api.Desired.
+func (f *Fleet) KeyNodes() *rotation.Nodes { return f.o.Joined.Keys() }
+
+// MakesKeys: every node is told them by the controllers.
+func (f *Fleet) MakesKeys() bool { return true }
+
+// checkVIPs refuses VIPs that are new to the fleet and addresses of its own: load balancers would take what controllers and nodes say to
+// each other for a service's packets.
+func (f *Fleet) checkVIPs(before map[netip.Addr]bool, fleet *model.Fleet) error {
+	var owners map[netip.Addr]string
+	for i := range fleet.Services {
+		vip := fleet.Services[i].VIP
+		if before[vip] {
+			continue
+		}
+		if owners == nil {
+			owners = f.o.Nodes.OwnAddresses()
+		}
+		if owner := owners[vip]; owner != "" {
+			return &model.Invalid{Path: fmt.Sprintf("services[%d].vip", i), Remedy: "use an address that no machine of the fleet has",
+				Problem: fmt.Sprintf("%s is the address of %s: load balancers would take its traffic for the service's", vip, owner)}
+		}
+	}
+	return nil
+}
+
+func vipsOf(fleet *model.Fleet) map[netip.Addr]bool {
+	vips := map[netip.Addr]bool{}
+	for i := range fleet.Services {
+		vips[fleet.Services[i].VIP] = true
+	}
+	return vips
+}

@@ -21,6 +21,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/process/session"
 	"github.com/ballast-lb/ballast/internal/lab/process/slowlink"
 	"github.com/ballast-lb/ballast/internal/lab/process/stateful"
+	"github.com/ballast-lb/ballast/internal/lab/process/tlsclient"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 )
 
@@ -36,13 +37,11 @@ const (
 	Client   = "client"    // the plan is on standard input
 	Echo     = "echo"      // ADDRESS SERVER
 	Peers    = "peers"     // of `ballast-lab bench control`; what they do is on standard input
-	Hellos   = "hellos"    // TLS clients with long hellos; what they do is on standard input
 	HTTP3    = "http3"     // OPTIONS: an HTTP/3 server
 	Member   = "etcd"      // OPTIONS: a member of an etcd cluster
 	Relay    = "relay"     // OPTIONS; shares of weights to lose are on standard input
 	Sessions = "sessions"  // TLS clients; what they do is on standard input
 	Stateful = "stateful"  // OPTIONS: an application that keeps states of sessions
-	Measure  = "measure"   // its clients; what they do is on standard input
 	TLS      = "tls"       // OPTIONS: a TLS server
 	SlowLink = "slow-link" // OPTIONS: between two interfaces
 )
@@ -59,10 +58,8 @@ var processes = map[string]process{
 	Echo:     {2, func(ctx context.Context, a []string) error { return traffic.Echo(ctx, a[0], a[1]) }},
 	HTTP3:    {1, func(ctx context.Context, a []string) error { return http3.Run(ctx, a[0]) }},
 	Peers:    {0, func(ctx context.Context, _ []string) error { return control.RunPeers(ctx, os.Stdin, os.Stdout) }},
-	Hellos:   {0, func(ctx context.Context, _ []string) error { return session.RunHellos(ctx, os.Stdin, os.Stdout) }},
-	Sessions: {0, func(ctx context.Context, _ []string) error { return session.Run(ctx, os.Stdin, os.Stdout) }},
+	Sessions: {0, func(ctx context.Context, _ []string) error { return tlsclient.Run(ctx, os.Stdin, os.Stdout) }},
 	Stateful: {1, func(ctx context.Context, a []string) error { return stateful.Run(ctx, a[0]) }},
-	Measure:  {0, func(ctx context.Context, _ []string) error { return stateful.Measure(ctx, os.Stdin, os.Stdout) }},
 	TLS:      {1, func(ctx context.Context, a []string) error { return session.Serve(ctx, a[0]) }},
 	Member:   {1, func(ctx context.Context, a []string) error { return member.Run(ctx, a[0]) }},
 	Relay:    {1, func(ctx context.Context, a []string) error { return relay.Run(ctx, os.Stdin, a[0]) }},

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 
 	"github.com/ballast-lb/ballast/internal/lab/host"
-	"github.com/ballast-lb/ballast/internal/lab/process/session"
+	"github.com/ballast-lb/ballast/internal/lab/process/tlsclient"
 	"github.com/ballast-lb/ballast/internal/lab/script"
 )
 
@@ -31,7 +31,7 @@ func TLS(lab *host.Lab, node, program string, address netip.AddrPort, certificat
 	script.Checkf(os.WriteFile(filepath.Join(dir, "page.html"), page, 0o644), "configure %s", program)
 	return Program{
 		Node: node, Name: program, Configuration: program + "-tls", Dir: dir,
-		Values:      Site{Dir: dir, Name: node, Header: session.Header, Address: address, Certificate: certificate, Page: Page, Group: TicketGroup},
+		Values:      Site{Dir: dir, Name: node, Header: tlsclient.Header, Address: address, Certificate: certificate, Page: Page, Group: TicketGroup},
 		Environment: []string{"LD_PRELOAD=" + Preloaded(&lab.Options, "ticket"), "BALLAST_TICKETS=" + tickets},
 	}
 }

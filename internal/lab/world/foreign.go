@@ -2,6 +2,7 @@ package world
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"path/filepath"
 
@@ -71,12 +72,13 @@ func (f Foreign) StartRedis(i int, cpus float64) netip.AddrPort {
 }
 
 // RedisCommands is how many it has carried out.
-func (f Foreign) RedisCommands(i int, address netip.AddrPort) (count uint64) {
+func (f Foreign) RedisCommands(i int, address netip.AddrPort) uint64 {
+	var conn net.Conn
 	script.Check(f.lab.Space(ServerName(i)).Do(func() (err error) {
-		count, err = stateful.Commands(f.lab.Context, address.String())
+		conn, err = net.Dial("tcp", address.String())
 		return err
 	}))
-	return count
+	return script.Must(stateful.Commands(f.lab.Context, conn))
 }
 
 // StartStateful starts applications on the first servers, of which each host's have so much CPU together. Options name the service whose tickets they make.

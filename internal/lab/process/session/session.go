@@ -1,4 +1,4 @@
-// Package session has a lab's TLS servers, whose session tickets name them, and clients that resume their sessions again and again: of Go, and those of others.
+// Package session is a lab's TLS servers, whose session tickets name them.
 package session
 
 import (

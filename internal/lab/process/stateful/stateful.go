@@ -1,4 +1,4 @@
-// Package stateful is an application that keeps a state for each session of its users, in its memory or in Redis, and clients that measure it.
+// Package stateful is an application that keeps a state for each session of its users, in its memory or in Redis.
 package stateful
 
 import (
@@ -32,9 +32,9 @@ const (
 
 // Implementation constants.
 const (
-	workBytes  = 1 << 20 // that are hashed for each request, beside its state
-	stateMost  = 16 << 20
-	stateLeast = 12 // count and checksum
+	workBytes = 1 << 20 // that are hashed for each request, beside its state
+	maxState  = 16 << 20
+	minState  = 12 // count and checksum
 )
 
 // Options say what a server serves.
@@ -62,7 +62,7 @@ func Run(ctx context.Context, text string) error {
 	}
 	s := &server{name: o.Name, states: &memory{states: map[string][]byte{}}}
 	if o.Redis != "" {
-		s.states = &redis{address: o.Redis}
+		s.states = newRedis(o.Redis, nil)
 	}
 	var config net.ListenConfig
 	config.SetMultipathTCP(false) // the kernel takes no connection over for such listeners
@@ -113,7 +113,7 @@ type server struct {
 func (s *server) ServeHTTP(out http.ResponseWriter, request *http.Request) {
 	cookie, err := request.Cookie(SessionCookie)
 	length, wrong := strconv.Atoi(request.FormValue("bytes"))
-	if err != nil || wrong != nil || length < stateLeast || length > stateMost {
+	if err != nil || wrong != nil || length < minState || length > maxState {
 		http.Error(out, "give a session and a length", http.StatusBadRequest)
 		return
 	}
@@ -137,15 +137,15 @@ func (s *server) visit(ctx context.Context, session string, length int, last boo
 		return 0, err
 	case state == nil:
 		state = make([]byte, length)
-	case len(state) != length || binary.BigEndian.Uint32(state[8:]) != crc32.ChecksumIEEE(state[stateLeast:]):
+	case len(state) != length || binary.BigEndian.Uint32(state[8:]) != crc32.ChecksumIEEE(state[minState:]):
 		return 0, errors.New("the state is not as it was kept")
 	}
 	count = binary.BigEndian.Uint64(state) + 1
 	binary.BigEndian.PutUint64(state, count)
-	for i := stateLeast; i < len(state); i += 64 {
+	for i := minState; i < len(state); i += 64 {
 		state[i]++
 	}
-	binary.BigEndian.PutUint32(state[8:], crc32.ChecksumIEEE(state[stateLeast:]))
+	binary.BigEndian.PutUint32(state[8:], crc32.ChecksumIEEE(state[minState:]))
 	if last {
 		return count, s.states.end(ctx, session)
 	}

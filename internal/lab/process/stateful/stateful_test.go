@@ -1,7 +1,6 @@
 package stateful
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -42,14 +41,20 @@ func startRedis(t *testing.T) (address string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { redis.Process.Kill(); redis.Wait() })
-	await.Nil(t, "Redis answers", func() error { _, err := Commands(t.Context(), address); return err })
+	await.Nil(t, "Redis answers", func() error {
+		conn, err := net.Dial("tcp", address)
+		if err == nil {
+			_, err = Commands(t.Context(), conn)
+		}
+		return err
+	})
 	return address
 }
 
 func TestAStateIsKeptFromRequestToRequestUntilItsLast(t *testing.T) {
 	for name, where := range map[string]func(t *testing.T) states{
 		"memory": func(*testing.T) states { return &memory{states: map[string][]byte{}} },
-		"redis":  func(t *testing.T) states { return &redis{address: startRedis(t)} },
+		"redis":  func(t *testing.T) states { return newRedis(startRedis(t), nil) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &server{"s1", where(t)}
@@ -72,7 +77,7 @@ func TestAStateIsKeptFromRequestToRequestUntilItsLast(t *testing.T) {
 
 func TestRequestsWithoutSessionOrLengthAreRefused(t *testing.T) {
 	s := &server{"s1", &memory{states: map[string][]byte{}}}
-	for _, query := range []string{"", "bytes=11", "bytes=x", fmt.Sprintf("bytes=%d", stateMost+1)} {
+	for _, query := range []string{"", "bytes=11", "bytes=x", fmt.Sprintf("bytes=%d", maxState+1)} {
 		if got := count(s, "a", query); !strings.Contains(got, "give a session") {
 			t.Errorf("%q is answered by %s", query, got)
 		}
@@ -85,9 +90,9 @@ func TestRequestsWithoutSessionOrLengthAreRefused(t *testing.T) {
 }
 
 func TestRedisThatIsNotThereIsAnError(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := Commands(ctx, "127.0.0.1:1"); err == nil || !strings.Contains(err.Error(), "reach Redis") {
+	conn, other := net.Pipe()
+	other.Close()
+	if _, err := Commands(t.Context(), conn); err == nil || !strings.Contains(err.Error(), "ask Redis") {
 		t.Error(err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
 	"github.com/ballast-lb/ballast/internal/lab/process/stateful"
+	"github.com/ballast-lb/ballast/internal/lab/process/tlsclient"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/world"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -99,7 +100,7 @@ func (m *measurement) start(redis, memory, scattered *fleet.Service) {
 		{name: "haproxy", target: t.Foreign.StartProxy("haproxy", haproxyPort, servers, plainPort, backendCPUs, certificate), proxy: "haproxy"},
 	}
 	// Without either, states are lost: that is what all of them are for.
-	seen := t.Clients.Measured(stateful.Plan{Target: scattered.Target(), Clients: clientsAtOnce, For: span, Requests: requests, Bytes: small})
+	seen := m.requests(scattered.Target(), tlsclient.State{For: span, Bytes: small})
 	m.run.Result.Measure("scattered_forgotten", float64(seen.Forgotten))
 	m.run.Result.Expect(seen.Forgotten > 0, "states in memory are not lost without session: tls: the application proves nothing")
 }
@@ -107,7 +108,7 @@ func (m *measurement) start(redis, memory, scattered *fleet.Service) {
 func (m *measurement) measure() {
 	for range repetitions { // one after the other, so that all meet the same machine
 		for _, one := range m.systems {
-			m.once(one, "most", stateful.Plan{Bytes: small})
+			m.once(one, "most", tlsclient.State{Bytes: small})
 		}
 	}
 	slowest := 0.0
@@ -119,12 +120,12 @@ func (m *measurement) measure() {
 	m.run.Result.Measure("offered_per_second", share*slowest)
 	for range repetitions {
 		for _, one := range m.systems {
-			m.once(one, "offered", stateful.Plan{Bytes: small, PerSecond: share * slowest})
+			m.once(one, "offered", tlsclient.State{Bytes: small, PerSecond: share * slowest})
 		}
 	}
 	for range repetitions {
 		for _, one := range m.systems {
-			m.once(one, "large", stateful.Plan{Bytes: large})
+			m.once(one, "large", tlsclient.State{Bytes: large})
 		}
 	}
 	for _, load := range []string{"most", "offered", "large"} {
@@ -152,21 +153,28 @@ func (m *measurement) compare(load string, one system, is, session medians) {
 	}
 }
 
+// requests has clients make requests, and returns what they have seen.
+func (m *measurement) requests(target string, state tlsclient.State) tlsclient.Outcome {
+	group := tlsclient.Group{Name: "requests", Target: target, TLS13: true, Clients: clientsAtOnce, Resumes: requests - 1, State: &state}
+	return m.t.Clients.StartTLS(group).Wait()[group.Name]
+}
+
 // once measures one system, and expects that it was what it is called.
-func (m *measurement) once(one system, load string, plan stateful.Plan) {
-	plan.Target, plan.Clients, plan.For, plan.Requests = one.target, clientsAtOnce, m.run.Length(span), requests
+func (m *measurement) once(one system, load string, state tlsclient.State) {
+	state.For = m.run.Length(span)
 	commands, forwarded := m.redis(), m.t.Monitor.Counted("forwarded_by_session")
-	seen := m.t.Clients.Measured(plan)
+	seen := m.requests(one.target, state)
+	answered := seen.Answered()
 	commands, forwarded = m.redis()-commands, m.t.Monitor.Counted("forwarded_by_session")-forwarded
 	name, result := one.name+", "+load, m.run.Result
-	m.run.Progress("%s: %d requests, %.0f/s, mean %.1f ms, p99 %.1f ms, %d resumed, %d commands of Redis, %d forwarded by session", name, seen.Requests, seen.PerSecond,
+	m.run.Progress("%s: %d requests, %.0f/s, mean %.1f ms, p99 %.1f ms, %d resumed, %d commands of Redis, %d forwarded by session", name, answered, seen.PerSecond,
 		seen.MeanMS, seen.P99MS, seen.Resumed, commands, forwarded)
-	result.Expect(len(seen.Failed) == 0 && seen.Requests > 0, "%s: %d requests, failed: %v", name, seen.Requests, seen.Failed)
-	result.Expect(seen.Forgotten == 0, "%s: %d of %d requests met no state or an old one", name, seen.Forgotten, seen.Requests)
+	result.Expect(len(seen.Broken) == 0 && answered > 0, "%s: %d requests, failed: %v", name, answered, seen.Broken)
+	result.Expect(seen.Forgotten == 0, "%s: %d of %d requests met no state or an old one", name, seen.Forgotten, answered)
 	result.Expect(len(seen.Servers) == servers, "%s: served by %v", name, seen.Servers)
-	result.Expect(one.redis == (commands >= uint64(2*seen.Requests)) && (one.redis || commands <= 2), "%s: %d commands of Redis", name, commands)
+	result.Expect(one.redis == (commands >= uint64(2*answered)) && (one.redis || commands <= 2), "%s: %d commands of Redis", name, commands)
 	result.Expect(one.session == (forwarded >= uint64(seen.Resumed)) && (one.session || forwarded == 0), "%s: %d forwarded by session", name, forwarded)
-	result.Expect(one.proxy == "" && len(seen.Proxies) == 0 || seen.Proxies[one.proxy] == seen.Requests, "%s: %d by %v", name, seen.Requests, seen.Proxies)
+	result.Expect(one.proxy == "" && len(seen.Proxies) == 0 || seen.Proxies[one.proxy] == answered, "%s: %d by %v", name, answered, seen.Proxies)
 	of := m.cells[one.name+load]
 	if of == nil {
 		of = &cell{}

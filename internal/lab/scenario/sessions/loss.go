@@ -3,11 +3,10 @@ package sessions
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"time"
 
-	"github.com/ballast-lb/ballast/internal/lab/process/session"
 	"github.com/ballast-lb/ballast/internal/lab/process/slowlink"
+	"github.com/ballast-lb/ballast/internal/lab/process/tlsclient"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/script"
 	"github.com/ballast-lb/ballast/internal/lab/world"
@@ -60,7 +59,7 @@ func runLoss(run *scenario.Run) {
 	all := patterns()
 	with := setup("loss", service(scenario.VIP4, unchecked))
 	with.Topology.Sources = len(all)
-	plan := session.HelloPlan{Resumes: hellosEach}
+	var groups []tlsclient.Group
 	for i := range all {
 		one := &all[i]
 		source := netip.AddrFrom4([4]byte{10, 10, 1, byte(i + 1)})
@@ -70,9 +69,10 @@ func runLoss(run *scenario.Run) {
 		if one.segments > 1 { // what a hello needs, and a ticket, are less than a segment
 			more = (one.segments-1)*segmentBytes + segmentBytes/8
 		}
-		plan.Clients = append(plan.Clients, session.Hellos{Name: one.name, Source: source.String(), More: more})
+		groups = append(groups, tlsclient.Group{Name: one.name, Target: with.Services[0].Target(), Source: source.String(),
+			Clients: 1, Sessions: 1, Resumes: hellosEach, TLS13: true, More: more})
 	}
-	seen := map[bool]map[string]session.HelloOutcome{}
+	seen := map[bool]map[string]tlsclient.Outcome{}
 	passed := map[netip.Addr]slowlink.Seen{}
 	outcome := run.Uncounted(with, func(t *world.Trial) {
 		t.Servers.StartTLS(true)
@@ -83,7 +83,7 @@ func runLoss(run *scenario.Run) {
 					script.Check(t.Lab.Space(world.LBName(i+1)).MergeSegments("eth0", merge))
 				}
 			})
-			seen[merge] = t.Clients.SendHellos(plan)
+			seen[merge] = t.Clients.StartTLS(groups...).Wait()
 		}
 		passed = t.Network.EndClientLink()
 	})
@@ -92,13 +92,10 @@ func runLoss(run *scenario.Run) {
 		for i := range all {
 			name, of := all[i].name, clients[all[i].name]
 			slowest[all[i].segments] = max(slowest[all[i].segments], of.Slowest)
-			outcome.Attempted += len(of.Servers)
-			if of.Broken != "" {
-				outcome.Attempted++
-				outcome.Broken++
-			}
-			run.Result.Expect(of.Broken == "", "%s, GRO: %t: connection %d: %s", name, merge, len(of.Servers)+1, of.Broken)
-			run.Result.Expect(all[i].segments > segmentsRead || len(slices.Compact(slices.Clone(of.Servers))) == 1 && of.Resumed == len(of.Servers)-1,
+			outcome.Attempted += of.Connections
+			outcome.Broken += of.BrokenConnections()
+			run.Result.Expect(len(of.Broken) == 0, "%s, GRO: %t: connection %d: %v", name, merge, of.Connections, of.Broken)
+			run.Result.Expect(all[i].segments > segmentsRead || len(of.Servers) == 1 && of.Resumed == of.Answered()-1,
 				"%s, GRO: %t: %d resumed, at %v", name, merge, of.Resumed, of.Servers)
 		}
 	}

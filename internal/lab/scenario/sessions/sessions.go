@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
-	"github.com/ballast-lb/ballast/internal/lab/process/session"
+	"github.com/ballast-lb/ballast/internal/lab/process/tlsclient"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/script"
 	"github.com/ballast-lb/ballast/internal/lab/world"
@@ -45,6 +45,7 @@ var Scenarios = []scenario.Scenario{
 const (
 	atOnce      = 40
 	longest     = 3 * time.Second // of a connection
+	resumes     = 8               // connections of a session after its first
 	between     = 40              // connections, between two events
 	resumedMost = 0.7             // of connections, that resume a session at least
 	removed     = 3               // server, at the end
@@ -76,22 +77,22 @@ func run(run *scenario.Run) {
 		{"ipip", scenario.VIP4, nil},
 		{"gue and ipv6", scenario.VIP6, func(s *fleet.Service) { s.Forward, s.Dispatch = model.ForwardGUE, model.DispatchP2C }},
 	} {
-		seen := map[string]session.Outcome{}
+		seen := map[string]tlsclient.Outcome{}
 		outcome := run.Uncounted(setup(one.name, service(one.vip, one.with)), func(t *world.Trial) {
 			t.Servers.StartTLS(true)
 			seen = changes(t, between, func(clients *world.Sessions) {
 				if one.vip == scenario.VIP4 {
 					flood(t, run.Result, clients, one.name)
 				}
-			}, session.Clients{Name: one.name, Target: t.Fleet.Target(), Sessions: atOnce})
+			}, clientsOf(one.name, t.Fleet.Target(), atOnce))
 		})
 		judge(run, outcome, seen)
 		run.Result.Expect(total(outcome, "held_hello") > 0, "%s: no segment of a hello was held", one.name)
 	}
-	seen := map[string]session.Outcome{}
+	seen := map[string]tlsclient.Outcome{}
 	outcome := run.Uncounted(setup("cookie", service(scenario.VIP4, func(s *fleet.Service) { s.Session = model.SessionNone })), func(t *world.Trial) {
 		t.Servers.StartTLS(false)
-		clients := t.Clients.StartSessions(longest, session.Clients{Name: "cookie", Target: t.Fleet.Target(), Sessions: atOnce})
+		clients := t.Clients.StartTLS(clientsOf("cookie", t.Fleet.Target(), atOnce))
 		clients.More(5 * between)
 		seen = clients.End()
 	})
@@ -101,18 +102,20 @@ func run(run *scenario.Run) {
 	run.Result.Expect(moved > 0, "without session: tls no session moved: the trials before prove nothing")
 }
 
+// clientsOf are Go's clients of a service.
+func clientsOf(name, target string, count int) tlsclient.Group {
+	return tlsclient.Group{Name: name, Target: target, Clients: count, Resumes: resumes, Longest: longest}
+}
+
 func setup(name string, services ...*fleet.Service) world.Setup {
 	return world.Setup{Name: name, Services: services, Members: []int{1, 2, 3, 4}, Topology: world.Topology{LBs: 2, Servers: make([]world.ServerNode, 5)}}
 }
 
 // count adds what clients have seen to the result.
-func count(run *scenario.Run, outcome world.Result, seen map[string]session.Outcome) {
+func count(run *scenario.Run, outcome world.Result, seen map[string]tlsclient.Outcome) {
 	outcome.Broken = 0
 	for name, of := range seen {
-		broken := 0
-		for _, n := range of.Broken {
-			broken += n
-		}
+		broken := of.BrokenConnections()
 		outcome.Attempted += of.Connections
 		outcome.Broken += broken
 		run.Result.Measure("resumed_"+name, float64(of.Resumed))
@@ -124,7 +127,7 @@ func count(run *scenario.Run, outcome world.Result, seen map[string]session.Outc
 }
 
 // judge counts, and expects connections to be at their session's server, but for those of the server that was removed.
-func judge(run *scenario.Run, outcome world.Result, seen map[string]session.Outcome) {
+func judge(run *scenario.Run, outcome world.Result, seen map[string]tlsclient.Outcome) {
 	count(run, outcome, seen)
 	for name, of := range seen {
 		moved := 0
@@ -171,8 +174,8 @@ func flood(t *world.Trial, result *scenario.Result, clients *world.Sessions, nam
 }
 
 // changes are those of pool, keys and load balancers, between which each of the clients makes some connections. Before them comes what else is to happen.
-func changes(t *world.Trial, between int, before func(clients *world.Sessions), of ...session.Clients) map[string]session.Outcome {
-	clients := t.Clients.StartSessions(longest, of...)
+func changes(t *world.Trial, between int, before func(clients *world.Sessions), of ...tlsclient.Group) map[string]tlsclient.Outcome {
+	clients := t.Clients.StartTLS(of...)
 	clients.More(between)
 	before(clients)
 	for _, one := range []world.Step{

@@ -2,7 +2,7 @@ package sessions
 
 import (
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
-	"github.com/ballast-lb/ballast/internal/lab/process/session"
+	"github.com/ballast-lb/ballast/internal/lab/process/tlsclient"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/script"
 	"github.com/ballast-lb/ballast/internal/lab/software"
@@ -24,7 +24,7 @@ const (
 type program struct {
 	name, vip string
 	port      uint16
-	speech    string
+	protocol  string
 	clients   []string
 }
 
@@ -51,17 +51,20 @@ func runNginx(run *scenario.Run)    { changesOf(run, betweenShort, programs[:1])
 // changesOf has one series of events for all servers and clients.
 func changesOf(run *scenario.Run, between int, all []program) {
 	var services []*fleet.Service
-	var clients []session.Clients
+	var clients []tlsclient.Group
 	for _, one := range all {
 		of := one.service()
 		script.Check(software.Find(&run.Options.Options, append(one.clients, one.name)...))
 		services = append(services, of)
-		clients = append(clients, session.Clients{Name: one.name + "_go", Target: of.Target(), Speech: one.speech, Sessions: goAtOnce})
+		group := clientsOf(one.name+"_go", of.Target(), goAtOnce)
+		group.Protocol = one.protocol
+		clients = append(clients, group)
 		for _, program := range one.clients {
-			clients = append(clients, session.Clients{Name: one.name + "_" + program, Target: of.Target(), Speech: one.speech, Program: program, Sessions: 1})
+			group.Name, group.Program, group.Clients = one.name+"_"+program, program, 1
+			clients = append(clients, group)
 		}
 	}
-	seen := map[string]session.Outcome{}
+	seen := map[string]tlsclient.Outcome{}
 	with := setup("software", services...)
 	with.Tickets = true
 	outcome := run.Uncounted(with, func(t *world.Trial) {
@@ -110,7 +113,7 @@ func readVisits(t *world.Trial, page *software.Visit) visited {
 func newVisits(answers []string) visits {
 	seen := visits{len(answers), 0, map[string]int{}}
 	for _, answer := range answers {
-		now := script.Must(session.ReadHeader(answer))
+		now := script.Must(tlsclient.ReadHeader(answer))
 		seen.Servers[now.Server]++
 		if *now.Resumed {
 			seen.Resumed++

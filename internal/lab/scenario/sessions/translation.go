@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/ballast-lb/ballast/internal/lab/await"
-	"github.com/ballast-lb/ballast/internal/lab/process/session"
+	"github.com/ballast-lb/ballast/internal/lab/process/tlsclient"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/script"
 	"github.com/ballast-lb/ballast/internal/lab/world"
@@ -28,11 +28,11 @@ const (
 
 // runTranslation has servers translate addresses of other connections before clients come, and from one moment on.
 func runTranslation(run *scenario.Run) {
-	seen := map[string]session.Outcome{}
+	seen := map[string]tlsclient.Outcome{}
 	outcome := run.Uncounted(translation("translation"), func(t *world.Trial) {
 		translate(t, 1)
 		t.Servers.StartTLS(true)
-		clients := t.Clients.StartSessions(longest, session.Clients{Name: "translation", Target: t.Fleet.Target(), Sessions: translated})
+		clients := t.Clients.StartTLS(clientsOf("translation", t.Fleet.Target(), translated))
 		clients.More(betweenRules)
 		t.Event("s2 translates addresses", func() { translate(t, 2) })
 		clients.More(betweenRules)
@@ -60,18 +60,12 @@ func translation(name string) world.Setup {
 func resetByKernel(t *world.Trial, result *scenario.Result) {
 	translate(t, 1)
 	t.Servers.StartTLS(true)
-	plan := session.HelloPlan{}
-	for i := range trackedClients {
-		plan.Clients = append(plan.Clients, session.Hellos{Name: fmt.Sprint(i)})
-	}
+	group := tlsclient.Group{Name: "tracked", Target: t.Fleet.Target(), Clients: trackedClients, Sessions: 1, TLS13: true}
 	broken, made := 0, 0
 	await.Until(t.Context, await.Deadline, "the agent of s1 says that the kernel resets connections", func() error {
-		for _, of := range t.Clients.SendHellos(plan) {
-			if made += len(of.Servers); of.Broken != "" {
-				broken++
-			}
-			result.Expect(!slices.Contains(of.Servers, world.ServerName(1)), "a connection reached s1")
-		}
+		of := t.Clients.StartTLS(group).Wait()[group.Name]
+		made, broken = made+of.Answered(), broken+of.BrokenConnections()
+		result.Expect(of.Servers[world.ServerName(1)] == 0, "a connection reached s1")
 		if said := resets(t, world.ServerName(1)); !said {
 			return fmt.Errorf("it does not, after %d broken connections", broken)
 		}

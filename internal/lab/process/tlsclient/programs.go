@@ -1,5 +1,5 @@
 // Clients that are not ours.
-package session
+package tlsclient
 
 import (
 	"bytes"
@@ -18,15 +18,14 @@ import (
 	"time"
 )
 
-// Programs are clients by their program. Each begins a session and resumes it, and tells what it has seen in each connection.
-var Programs = map[string]func(c *client, ctx context.Context, version uint16, saw func(visit)) error{
+// programs are clients by their program. Each begins a session and resumes it, and reports what it has seen in each connection.
+var programs = map[string]func(c *client, ctx context.Context, version uint16, saw func(visit)) error{
 	"curl": (*client).curl, "openssl": (*client).openssl, "python3": (*client).python,
 }
 
 const (
-	curlsPerSecond  = 10
-	connectionsEach = 1 + resumes
-	between         = 200 * time.Millisecond // connections of openssl and Python
+	curlsPerSecond = 10
+	between        = 200 * time.Millisecond // connections of openssl and Python
 )
 
 //go:embed client.py
@@ -42,28 +41,28 @@ func (c *client) curl(_ context.Context, version uint16, saw func(visit)) error 
 	each := []string{"--silent", "--show-error", "--insecure", "--tls-max", map[uint16]string{tls.VersionTLS12: "1.2", tls.VersionTLS13: "1.3"}[version],
 		"--connect-to", "lab:" + port + ":[" + host + "]:" + port, "--max-time", strconv.Itoa(int(patient.Seconds())), "--dump-header", "-", "--output", os.DevNull}
 	arguments := []string{"--rate", fmt.Sprintf("%d/s", curlsPerSecond)}
-	for i := range connectionsEach {
+	for i := range c.Resumes + 1 {
 		if i > 0 {
 			arguments = append(arguments, "--next")
 		}
 		arguments = append(append(arguments, each...), url, "--output", os.DevNull, url, "--next")
 		arguments = append(append(arguments, each...), "--header", "Connection: close", url)
 	}
-	said, err := c.run("curl", "", arguments...)
+	output, err := runProgram("curl", "", arguments...)
 	if err != nil {
 		return err
 	}
-	all, err := Speeches[c.Speech].all(said)
+	all, err := protocols[c.Protocol].all(output)
 	if err != nil {
 		return err
 	}
-	if len(all) != 3*connectionsEach {
-		return fmt.Errorf("curl: %d answers to %d requests", len(all), 3*connectionsEach)
+	if len(all) != 3*(c.Resumes+1) {
+		return fmt.Errorf("curl: %d answers to %d requests", len(all), 3*(c.Resumes+1))
 	}
 	for i, now := range all {
 		switch {
 		case i%3 == 0:
-			saw(visit{now.Server, *now.Resumed})
+			saw(visit{now, *now.Resumed})
 		case now.Port != all[i-1].Port || now.Server != all[i-1].Server:
 			return errors.New("curl: two requests of one connection were not in one")
 		}
@@ -83,14 +82,14 @@ func (c *client) openssl(ctx context.Context, version uint16, saw func(visit)) e
 	arguments := []string{"s_client", "-connect", c.Target, "-servername", "lab", "-ign_eof", "-sess_out", file,
 		map[uint16]string{tls.VersionTLS12: "-tls1_2", tls.VersionTLS13: "-tls1_3"}[version]}
 	first, now := "", ""
-	for i := 0; i < connectionsEach && now == first && ctx.Err() == nil; i++ {
-		said, err := c.run("openssl", Speeches[c.Speech].last, arguments...)
+	for i := 0; i <= c.Resumes && now == first && ctx.Err() == nil; i++ {
+		output, err := runProgram("openssl", protocols[c.Protocol].last, arguments...)
 		if err != nil {
 			return err
 		}
-		err = c.one("openssl", said, func(v visit) {
+		err = c.one("openssl", output, func(v visit) {
 			saw(v)
-			now = v.server
+			now = v.Server
 		})
 		if err != nil {
 			return err
@@ -113,17 +112,17 @@ func (c *client) python(_ context.Context, version uint16, saw func(visit)) erro
 	if err != nil {
 		return err
 	}
-	said, err := c.run("python3", Speeches[c.Speech].last, "-c", pythonClient, host, port,
-		map[uint16]string{tls.VersionTLS12: "TLSv1_2", tls.VersionTLS13: "TLSv1_3"}[version], strconv.Itoa(connectionsEach), fmt.Sprint(patient.Seconds()), fmt.Sprint(between.Seconds()))
+	output, err := runProgram("python3", protocols[c.Protocol].last, "-c", pythonClient, host, port,
+		map[uint16]string{tls.VersionTLS12: "TLSv1_2", tls.VersionTLS13: "TLSv1_3"}[version], strconv.Itoa(c.Resumes+1), fmt.Sprint(patient.Seconds()), fmt.Sprint(between.Seconds()))
 	if err != nil {
 		return err
 	}
-	connections := strings.SplitAfter(said, "\n--\n")
-	if len(connections) != connectionsEach+1 {
-		return fmt.Errorf("python3: %d connections of %d", len(connections)-1, connectionsEach)
+	connections := strings.SplitAfter(output, "\n--\n")
+	if len(connections) != c.Resumes+2 {
+		return fmt.Errorf("python3: %d connections of %d", len(connections)-1, c.Resumes+1)
 	}
-	for _, said := range connections[:connectionsEach] {
-		if err := c.one("python3", said, saw); err != nil {
+	for _, output := range connections[:c.Resumes+1] {
+		if err := c.one("python3", output, saw); err != nil {
 			return err
 		}
 	}
@@ -134,26 +133,26 @@ func (c *client) python(_ context.Context, version uint16, saw func(visit)) erro
 var reused = regexp.MustCompile(`(?m)^(New|Reused), TLSv1\.[23]`)
 
 // one reads what a program has printed about one connection.
-func (c *client) one(program, said string, saw func(visit)) error {
-	now, err := Speeches[c.Speech].answer(said)
+func (c *client) one(program, output string, saw func(visit)) error {
+	now, err := protocols[c.Protocol].answer(output)
 	if err != nil {
 		return fmt.Errorf("%s: %w", program, err)
 	}
-	found := reused.FindStringSubmatch(said)
+	found := reused.FindStringSubmatch(output)
 	if found == nil {
 		return fmt.Errorf("%s does not say whether it has resumed a session", program)
 	}
 	resumed := found[1] == "Reused"
 	if now.Resumed != nil && *now.Resumed != resumed {
-		return fmt.Errorf("resumed: %t says %s, %t the server", resumed, program, *now.Resumed)
+		return fmt.Errorf("resumed: %t says %s, %t by the server", resumed, program, *now.Resumed)
 	}
-	saw(visit{now.Server, resumed})
+	saw(visit{now, resumed})
 	return nil
 }
 
 // run runs a program to its end, also when clients are to end, and returns what it has printed.
-func (c *client) run(program, in string, arguments ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), Patient-told)
+func runProgram(program, in string, arguments ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), Patient-reportInterval)
 	defer cancel()
 	var out, complaints bytes.Buffer
 	command := exec.CommandContext(ctx, program, arguments...)

@@ -10,7 +10,7 @@ import (
 
 	"connectrpc.com/connect"
 
-	"github.com/ballast-lb/ballast/internal/lab/pace"
+	"github.com/ballast-lb/ballast/internal/lab/loadmeter"
 	"github.com/ballast-lb/ballast/internal/lab/script"
 )
 
@@ -56,7 +56,7 @@ func poll(ctx context.Context, within time.Duration, what string, condition func
 		}
 		select {
 		case <-ticker.C:
-			if pace.Since(begin) > within {
+			if loadmeter.Since(begin) > within {
 				return &overdue{what, within, err}
 			}
 		case <-ctx.Done():

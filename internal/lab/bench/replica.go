@@ -34,9 +34,9 @@ const (
 const (
 	latencyNodes  = 4 // a chain of three, and one that is not in it
 	latencyPart   = 50
-	leastLatency  = 100
+	minLatency    = 100
 	loadLength    = 2 // of chains: the default
-	mostNodes     = 6
+	maxNodes      = 6
 	latencyChains = 3
 )
 
@@ -109,7 +109,7 @@ func replicaCells() (all []*replicaCell) {
 		all = append(all, &replicaCell{chain: chain, nodes: latencyNodes, latency: true})
 	}
 	for _, chain := range []int{1, loadLength} {
-		for nodes := chain; nodes <= mostNodes; nodes++ {
+		for nodes := chain; nodes <= maxNodes; nodes++ {
 			all = append(all, &replicaCell{chain: chain, nodes: nodes})
 		}
 	}
@@ -145,7 +145,7 @@ func (r *replicaRig) sample(c *replicaCell, connections uint32) error {
 		return err
 	}
 	if c.latency {
-		return r.sampleLatency(c, min(wrapper.Timed, max(leastLatency, connections/latencyPart)))
+		return r.sampleLatency(c, min(wrapper.Timed, max(minLatency, connections/latencyPart)))
 	}
 	return r.sampleLoad(c, connections)
 }

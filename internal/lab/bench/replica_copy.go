@@ -123,12 +123,12 @@ func newCopyNode(dir string, number int, entries uint32) (*copyNode, error) {
 		return nil, err
 	}
 	n.Replication, err = replication.New(replication.Options{Name: n.name, Address: n.address, Tables: n.tables, Credentials: credentials,
-		Send: n.said, Save: func() {}, Log: log}, nil)
+		Send: n.deliver, Save: func() {}, Log: log}, nil)
 	return n, err
 }
 
 // said keeps the newest report.
-func (n *copyNode) said(message *ballastv1.FromNode) {
+func (n *copyNode) deliver(message *ballastv1.FromNode) {
 	report := message.GetReplica()
 	if report == nil {
 		return
@@ -187,11 +187,11 @@ func viewMessage(version, synced uint32, list ring.List, nodes []*copyNode, star
 		view.Since = append(view.Since, version)
 	}
 	for i, n := range nodes {
-		told := &ballastv1.ReplicaNode{Number: uint32(i + 1), Name: n.name, Address: n.address.String(), Incarnation: n.State().Incarnation}
+		reported := &ballastv1.ReplicaNode{Number: uint32(i + 1), Name: n.name, Address: n.address.String(), Incarnation: n.State().Incarnation}
 		if member, on := list.Find(uint16(i + 1)); on {
-			told.OnRing, told.Life, told.Position = true, member.Life, uint32(member.At)
+			reported.OnRing, reported.Life, reported.Position = true, member.Life, uint32(member.At)
 		}
-		view.Nodes = append(view.Nodes, told)
+		view.Nodes = append(view.Nodes, reported)
 	}
 	return view
 }

@@ -67,7 +67,7 @@ func openReplicaRig() (r *replicaRig, err error) {
 	fleet := replicaService()
 	r.k0, r.k1 = plan.EntryKey(fleet.Keys.Placement)
 	r.cell = replicaFrame()
-	for number := 1; number <= mostNodes; number++ {
+	for number := 1; number <= maxNodes; number++ {
 		if err := r.connect(number, fleet); err != nil {
 			return r, fmt.Errorf("set up load balancer %d: %w", number, err)
 		}
@@ -143,7 +143,7 @@ func (n *replicaNode) open(number int, device uint32, fleet *model.Fleet) (err e
 		path.SourceMAC = [6]byte(nodeMAC(number))
 		want.Paths[address] = path
 	}
-	for other := 1; other <= mostNodes; other++ {
+	for other := 1; other <= maxNodes; other++ {
 		want.Replicas.Nodes[uint16(other)] = nodeAddress(other)
 		want.Paths[nodeAddress(other)] = plan.Path{Ifindex: device, Source: nodeAddress(number), SourceMAC: [6]byte(nodeMAC(number)),
 			DestinationMAC: [6]byte(nodeMAC(other)), MTU: 1500}

@@ -33,7 +33,7 @@ func testEveryReplicaCell(t *testing.T, r *replicaRig) {
 			t.Errorf("%+v", l)
 		}
 	}
-	if len(result.Load) != mostNodes+mostNodes-1 {
+	if len(result.Load) != maxNodes+maxNodes-1 {
 		t.Errorf("%d rows of load", len(result.Load))
 	}
 	for _, l := range result.Load {

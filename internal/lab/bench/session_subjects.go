@@ -36,7 +36,7 @@ var helloExtensions = [][2]uint16{{0, 16}, {11, 4}, {10, 12}, {35, 0}, {16, 14},
 func (r *rig) sessionSubjects() []subject {
 	syn, established := wrapper.Cell{Growth: synACKLength - wrapper.FrameLength}, carryingCell(&r.fleet, sessionVIP, segmentACK)
 	copy(syn.Frame[:], segment(sessionVIP, segmentSYN, synOptions, nil)) // the rest is padding: a frame that comes again over veth is as short as its answer
-	answered := &wrapper.Answered{Key: plan.SYNCookieKey(&r.fleet.Keys, sessionVIP), Options: told}
+	answered := &wrapper.Answered{Key: plan.SYNCookieKey(&r.fleet.Keys, sessionVIP), Options: reported}
 	place, lb := r.places[sessionVIP.String()], r.lb.Program()
 	first := func(name, verdict string, shown []byte, check func([]byte, sent) error) subject {
 		whole := segment(sessionVIP, segmentACK, ackOptions, clientHello(shown))
@@ -84,7 +84,7 @@ func clientHello(shown []byte) []byte {
 }
 
 // told are the options of the frames' SYNs.
-var told = syncookie.Options{MSS: 1460, WindowScale: 7, SACK: true}
+var reported = syncookie.Options{MSS: 1460, WindowScale: 7, SACK: true}
 
 // checkSYNACK: the answer's timestamp names one of the servers, its sequence number is a cookie of that and of the SYN, and all else is as it must be.
 func (r *rig) checkSYNACK(output []byte, s sent) error {
@@ -99,7 +99,7 @@ func (r *rig) checkSYNACK(output []byte, s sent) error {
 		return fmt.Errorf("the answer's timestamp %#x names server %d", timestamp, fallback)
 	}
 	flow := syncookie.Flow{Client: client, ServicePort: servicePort, Sequence: 1, Timestamp: timestamp}
-	if o, ok := syncookie.Read(plan.SYNCookieKey(&r.fleet.Keys, sessionVIP), flow, number, uint64(time.Now().Unix())); !ok || o != told {
+	if o, ok := syncookie.Read(plan.SYNCookieKey(&r.fleet.Keys, sessionVIP), flow, number, uint64(time.Now().Unix())); !ok || o != reported {
 		return fmt.Errorf("the answer's sequence number %#x is of %+v", number, o)
 	}
 	mss := 1500 - plan.Overhead(service, serverAddress(fallback)) - 40

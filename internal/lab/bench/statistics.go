@@ -1,6 +1,10 @@
 package bench
 
-import "slices"
+import (
+	"slices"
+
+	"gonum.org/v1/gonum/floats"
+)
 
 // spread is what is told of a series of measurements.
 type spread struct{ min, median, max float64 }
@@ -14,19 +18,11 @@ func spreadOf(samples []float64) spread {
 
 // less subtracts round by round: what disturbed a round disturbed both.
 func less(samples, control []float64) []float64 {
-	out := make([]float64, len(samples))
-	for i := range samples {
-		out[i] = samples[i] - control[i]
-	}
-	return out
+	return floats.SubTo(make([]float64, len(samples)), samples, control)
 }
 
 func plus(samples, more []float64) []float64 {
-	out := make([]float64, len(samples))
-	for i := range samples {
-		out[i] = samples[i] + more[i]
-	}
-	return out
+	return floats.AddTo(make([]float64, len(samples)), samples, more)
 }
 
 // percentile is the least sample that so many per cent of at least one are not above.

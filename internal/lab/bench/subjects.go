@@ -39,14 +39,14 @@ const (
 
 // The services of the load balancer under test.
 var (
-	hashVIP  = netip.MustParseAddr("198.51.100.1")
-	rrVIP    = netip.MustParseAddr("198.51.100.2")
-	p2cVIP   = netip.MustParseAddr("198.51.100.3")
-	leastVIP = netip.MustParseAddr("198.51.100.4")
-	awrrVIP  = netip.MustParseAddr("198.51.100.5")
-	awfdVIP  = netip.MustParseAddr("198.51.100.6")
-	gueVIP   = netip.MustParseAddr("198.51.100.7")
-	ipv6VIP  = netip.MustParseAddr("2001:db8::1")
+	hashVIP = netip.MustParseAddr("198.51.100.1")
+	rrVIP   = netip.MustParseAddr("198.51.100.2")
+	p2cVIP  = netip.MustParseAddr("198.51.100.3")
+	minVIP  = netip.MustParseAddr("198.51.100.4")
+	awrrVIP = netip.MustParseAddr("198.51.100.5")
+	awfdVIP = netip.MustParseAddr("198.51.100.6")
+	gueVIP  = netip.MustParseAddr("198.51.100.7")
+	ipv6VIP = netip.MustParseAddr("2001:db8::1")
 
 	// Two candidates.
 	choicesVIP = netip.MustParseAddr("198.51.100.8") // by GUE
@@ -62,9 +62,9 @@ var (
 	l2VIP      = netip.MustParseAddr("198.51.100.15")
 	udpHashVIP = netip.MustParseAddr("198.51.100.16")
 
-	vips     = []netip.Addr{hashVIP, rrVIP, p2cVIP, leastVIP, awrrVIP, awfdVIP, gueVIP, ipv6VIP, choicesVIP, srv6VIP, historyVIP}
+	vips     = []netip.Addr{hashVIP, rrVIP, p2cVIP, minVIP, awrrVIP, awfdVIP, gueVIP, ipv6VIP, choicesVIP, srv6VIP, historyVIP}
 	policies = map[netip.Addr]model.Dispatch{hashVIP: model.DispatchMaglev, rrVIP: model.DispatchRR, p2cVIP: model.DispatchP2C,
-		leastVIP: model.DispatchLeast, awrrVIP: model.DispatchAWRR, awfdVIP: model.DispatchAWFD, gueVIP: model.DispatchRR, ipv6VIP: model.DispatchRR,
+		minVIP: model.DispatchLeast, awrrVIP: model.DispatchAWRR, awfdVIP: model.DispatchAWFD, gueVIP: model.DispatchRR, ipv6VIP: model.DispatchRR,
 		choicesVIP: model.DispatchChoices, srv6VIP: model.DispatchChoices, historyVIP: model.DispatchChoices}
 )
 

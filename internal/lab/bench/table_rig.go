@@ -17,7 +17,7 @@ import (
 
 // Implementation constants
 const (
-	leastEntries = model.DefaultEntries // of any table
+	minEntries = model.DefaultEntries // of any table
 	// Tables have so many entries for two flows that no partition overflows: every packet is measured on the same path.
 	entriesOfTwo = 5
 	fillBatch    = 65536 // flows
@@ -130,7 +130,7 @@ func (r *tableRig) openTables() (err error) {
 		return &connTable{vip: vip, key: cookie.ServiceKey(r.fleet.Keys.Placement, vip, model.ProtocolTCP)}
 	}
 	for _, size := range r.sizes {
-		entries := max(leastEntries, size.flows/2*entriesOfTwo)
+		entries := max(minEntries, size.flows/2*entriesOfTwo)
 		size.established, size.changing = table(entries), table(entries)
 	}
 	r.fleet.ApplyDefaults()
@@ -159,7 +159,7 @@ func (size *tableSize) openLocal() (err error) {
 	fleet.ApplyDefaults()
 	for _, local := range []*localTable{{name: "hash"}, {name: "lru", lru: true}, {name: "hash", full: true}, {name: "lru", lru: true, full: true}} {
 		limits := tableLimits(1)
-		limits.Local = max(leastEntries, size.flows/4*localOfFour)
+		limits.Local = max(minEntries, size.flows/4*localOfFour)
 		if local.full {
 			limits.Local = max(MinChangedFlows, size.flows)
 			if size.flows < MinChangedFlows {

@@ -90,8 +90,8 @@ func TestALabThatCannotRunHasBrokenNoPromise(t *testing.T) {
 		} else if stdout.Len() > 0 {
 			t.Errorf("%s printed %s", one.line, stdout)
 		}
-		if said := stderr.String(); !strings.Contains(said, one.says) || strings.Contains(said, "broken") {
-			t.Errorf("%s said %q", one.line, said)
+		if output := stderr.String(); !strings.Contains(output, one.says) || strings.Contains(output, "broken") {
+			t.Errorf("%s said %q", one.line, output)
 		}
 	}
 }
@@ -113,22 +113,22 @@ func TestAnInterruptedLabHasBrokenNoPromiseAndLeavesNothing(t *testing.T) {
 	if err := command.Start(); err != nil {
 		t.Fatal(err)
 	}
-	var said bytes.Buffer
-	for chunk := make([]byte, 4096); !strings.Contains(said.String(), "building"); {
+	var output bytes.Buffer
+	for chunk := make([]byte, 4096); !strings.Contains(output.String(), "building"); {
 		n, err := progress.Read(chunk)
-		said.Write(chunk[:n])
+		output.Write(chunk[:n])
 		if err != nil {
-			t.Fatalf("%v: %s", err, &said)
+			t.Fatalf("%v: %s", err, &output)
 		}
 	}
 	if err := command.Process.Signal(unix.SIGINT); err != nil {
 		t.Fatal(err)
 	}
-	_, _ = said.ReadFrom(progress)
+	_, _ = output.ReadFrom(progress)
 	err = command.Wait()
 	var exit *exec.ExitError
-	if !errors.As(err, &exit) || exit.ExitCode() != 130 || strings.Contains(said.String(), "broken") {
-		t.Errorf("%v: %s", err, &said)
+	if !errors.As(err, &exit) || exit.ExitCode() != 130 || strings.Contains(output.String(), "broken") {
+		t.Errorf("%v: %s", err, &output)
 	}
 	var raw struct {
 		Seed    string `json:"seed"`

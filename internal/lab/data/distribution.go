@@ -13,7 +13,7 @@ type Point struct {
 	UpTo  float64 `json:"up_to"`
 }
 
-// IsZero tells whether there is no distribution.
+// IsZero reports whether there is no distribution.
 func (d *Distribution) IsZero() bool { return len(d.Points) == 0 }
 
 // At is the quantile of a probability in [0, 1).

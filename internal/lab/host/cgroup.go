@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/lab/await"
-	"github.com/ballast-lb/ballast/internal/lab/pace"
+	"github.com/ballast-lb/ballast/internal/lab/loadmeter"
 	"github.com/ballast-lb/ballast/internal/lab/script"
 )
 
@@ -113,7 +113,7 @@ func removeCgroup(group string) error {
 		if err == nil || errors.Is(err, os.ErrNotExist) {
 			return nil
 		}
-		if pace.Since(begin) > stopGrace {
+		if loadmeter.Since(begin) > stopGrace {
 			return fmt.Errorf("remove cgroup %s: %w", group, err)
 		}
 	}

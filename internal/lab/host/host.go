@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ballast-lb/ballast/internal/lab/pace"
+	"github.com/ballast-lb/ballast/internal/lab/loadmeter"
 	"github.com/ballast-lb/ballast/internal/lab/script"
 	"github.com/ballast-lb/ballast/internal/testkit/netspace"
 )
@@ -146,7 +146,7 @@ func (l *Lab) Close() error {
 	for _, process := range processes {
 		process.Interrupt()
 	}
-	deadline, cancel := pace.WithTimeout(context.Background(), stopGrace)
+	deadline, cancel := loadmeter.WithTimeout(context.Background(), stopGrace)
 	defer cancel()
 	for _, process := range processes {
 		process.WaitOrKill(deadline)

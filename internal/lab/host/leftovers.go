@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/lab/await"
-	"github.com/ballast-lb/ballast/internal/lab/pace"
+	"github.com/ballast-lb/ballast/internal/lab/loadmeter"
 	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/testkit/netspace"
 )
@@ -107,7 +107,7 @@ func removeLab(id string) (Removed, error) {
 // still be dying, and writing.
 func removeDir(dir string) error {
 	var err error
-	for begin := time.Now(); pace.Since(begin) < stopGrace; time.Sleep(await.Interval) {
+	for begin := time.Now(); loadmeter.Since(begin) < stopGrace; time.Sleep(await.Interval) {
 		if err = os.RemoveAll(dir); err == nil {
 			return nil
 		}

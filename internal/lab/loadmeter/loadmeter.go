@@ -1,5 +1,6 @@
-// Package pace is machine time: limits follow the machine, which may be slow (an emulator) or busy with other things.
-package pace
+// Package loadmeter measures how loaded the machine is, and counts machine time by it: limits follow a machine that is slow (an emulator) or
+// busy with other things.
+package loadmeter
 
 import (
 	"context"

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/ballast-lb/ballast/internal/lab/await"
-	"github.com/ballast-lb/ballast/internal/lab/pace"
+	"github.com/ballast-lb/ballast/internal/lab/loadmeter"
 )
 
 func TestAPromiseIsBrokenOnlyByWhatWasSeen(t *testing.T) {
@@ -25,7 +25,7 @@ func TestAPromiseIsBrokenOnlyByWhatWasSeen(t *testing.T) {
 		"a time-out alone":                     {nil, fmt.Errorf("trial: %w", errors.New("not within 1s")), NotRun},
 		"a daemon that had been ready died":    {nil, fmt.Errorf("trial: %w", errors.Join(errors.New("a"), await.Broken(errors.New("it died")))), PromiseBroken},
 		"interrupted":                          {nil, context.Canceled, NotRun},
-		"the time of the whole scenario is up": {nil, pace.ErrOutOfTime, NotRun},
+		"the time of the whole scenario is up": {nil, loadmeter.ErrOutOfTime, NotRun},
 	} {
 		r := Result{Failures: one.failures}
 		err := r.conclude(one.err)

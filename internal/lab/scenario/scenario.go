@@ -10,7 +10,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
 	"github.com/ballast-lb/ballast/internal/lab/host"
-	"github.com/ballast-lb/ballast/internal/lab/pace"
+	"github.com/ballast-lb/ballast/internal/lab/loadmeter"
 	"github.com/ballast-lb/ballast/internal/lab/script"
 	"github.com/ballast-lb/ballast/internal/lab/world"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -59,11 +59,11 @@ func (s *Scenario) Run(ctx context.Context, options Options) (Result, error) {
 	if err := options.Complete(); err != nil {
 		return Result{}, err
 	}
-	ctx, cancel := pace.WithTimeout(ctx, options.Stretched(s.Deadline)+2*time.Duration(max(s.Lengths, 1))*options.Duration)
+	ctx, cancel := loadmeter.WithTimeout(ctx, options.Stretched(s.Deadline)+2*time.Duration(max(s.Lengths, 1))*options.Duration)
 	defer cancel()
 	result := Result{Scenario: s.Name, Promise: s.Promise, Seed: options.Seed}
 	options.Progress("scenario %s, seed %d: %s", s.Name, options.Seed, s.Promise)
-	pace.Begin()
+	loadmeter.Begin()
 	begin := time.Now()
 	err := script.Try(func() { s.Do(&Run{Options: options, Context: ctx, Result: &result}) })
 	result.Seconds = world.Round(time.Since(begin))

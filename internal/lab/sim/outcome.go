@@ -29,14 +29,14 @@ func (r *Run) do(experiment Experiment) (*Outcome, error) {
 			return nil, fmt.Errorf("it told the point %v, %v of %q", point.X, point.Y, point.Series)
 		}
 	}
-	if strangers := r.outcome.strangers(experiment.Claims); len(strangers) > 0 {
-		return nil, fmt.Errorf("it told values of %q, which the experiment does not claim", strangers)
+	if unclaimed := r.outcome.unclaimed(experiment.Claims); len(unclaimed) > 0 {
+		return nil, fmt.Errorf("it told values of %q, which the experiment does not claim", unclaimed)
 	}
 	return r.outcome, nil
 }
 
-// strangers are the values and shares that no claim has, sorted.
-func (o *Outcome) strangers(claims []Claim) (ids []string) {
+// unclaimed are the values and shares that no claim has, sorted.
+func (o *Outcome) unclaimed(claims []Claim) (ids []string) {
 	for id := range o.Values {
 		ids = append(ids, id)
 	}

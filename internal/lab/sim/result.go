@@ -70,7 +70,7 @@ type Place struct {
 	Y Estimate `json:"y"`
 }
 
-// Failed tells whether any claim of a result fails.
+// Failed reports whether any claim of a result fails.
 func (r Result) Failed() bool { return len(r.With(Fail)) > 0 }
 
 // With are the findings that have a verdict.

@@ -142,7 +142,7 @@ func (b builder) client() {
 
 // connectClient joins client and router, by a relay if their link is to be slow.
 func (b builder) connectClient(client, router netspace.End) {
-	if b.ClientDelay == 0 && b.HelloFaults == nil {
+	if b.ClientDelay == 0 && b.ClientHelloFaults == nil {
 		script.Check(netspace.Connect(client, router))
 		return
 	}
@@ -151,7 +151,7 @@ func (b builder) connectClient(client, router netspace.End) {
 		netspace.Connect(client, netspace.End{Space: wire, Interface: "near", MTU: fullMTU}),
 		netspace.Connect(router, netspace.End{Space: wire, Interface: "far", MTU: fullMTU})))
 	b.slow = b.lab.StartPeer(process.SlowLink, host.Spawn{Node: wireNode, Stdout: &b.seen}, &slowlink.Options{
-		Near: "near", Far: "far", Delay: b.ClientDelay, Faults: b.HelloFaults})
+		Near: "near", Far: "far", Delay: b.ClientDelay, Faults: b.ClientHelloFaults})
 }
 
 // giveSecondPath gives clients another address, and lets their kernel take up what servers announce (add_addr_accepted is 0 by default).

@@ -9,7 +9,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/ballast-lb/ballast/internal/lab/pace"
+	"github.com/ballast-lb/ballast/internal/lab/loadmeter"
 	"github.com/ballast-lb/ballast/internal/lab/script"
 )
 
@@ -84,7 +84,7 @@ func (i *IdleClients) Close() {
 
 // Open makes a connection, on which something has been sent.
 func (i *IdleClients) Open() (one IdleClient, err error) {
-	ctx, cancel := pace.WithTimeout(i.clients.network.lab.Context, Stall)
+	ctx, cancel := loadmeter.WithTimeout(i.clients.network.lab.Context, Stall)
 	defer cancel()
 	var client net.Conn
 	err = i.clients.network.lab.Space(ClientNode).Do(func() error {

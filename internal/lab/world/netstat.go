@@ -21,9 +21,9 @@ func netstat(lab *host.Lab, node string) map[string]uint64 {
 
 // Of MPTCP: what clients count when a connection begins, and when a subflow has joined; and servers, of a subflow that joins a connection of another's.
 const (
-	MPTCPConnections = "MPCapableSYNACKRX"
-	MPTCPJoins       = "MPJoinSynAckRx"
-	MPTCPStrangers   = "MPJoinNoTokenFound"
+	MPTCPConnections  = "MPCapableSYNACKRX"
+	MPTCPJoins        = "MPJoinSynAckRx"
+	MPTCPForeignJoins = "MPJoinNoTokenFound"
 )
 
 // watchedTCPCounters are those that a wrong timestamp, a lost connection or a wrong server shows in.
@@ -32,7 +32,7 @@ var watchedTCPCounters = []string{
 	"TCPTimeouts", "TCPSpuriousRTOs", "TCPAbortOnTimeout", "TCPAbortOnData", "TCPRetransFail",
 	"EmbryonicRsts", "SyncookiesSent", "SyncookiesRecv", "SyncookiesFailed", "TCPLossUndo", "TCPFullUndo",
 	"TCPOFOQueue", "TCPRcvCollapsed", "TCPSynRetrans", "TCPACKSkippedPAWS", "TCPACKSkippedSeq",
-	MPTCPConnections, MPTCPJoins, MPTCPStrangers,
+	MPTCPConnections, MPTCPJoins, MPTCPForeignJoins,
 }
 
 // parseNetstat picks the watched counters that are not zero out of /proc/net/netstat.

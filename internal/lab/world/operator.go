@@ -11,7 +11,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/lab/await"
 	"github.com/ballast-lb/ballast/internal/lab/host"
-	"github.com/ballast-lb/ballast/internal/lab/pace"
+	"github.com/ballast-lb/ballast/internal/lab/loadmeter"
 )
 
 // Operator runs `ballast ctl`.
@@ -72,7 +72,7 @@ func (o *Operator) finish(c *Command, err error) (string, error) {
 
 // Wait waits until the command has ended; ok is what its exit status must say.
 func (c *Command) Wait(ctx context.Context, within time.Duration, ok bool) error {
-	ctx, cancel := pace.WithTimeout(ctx, within)
+	ctx, cancel := loadmeter.WithTimeout(ctx, within)
 	defer cancel()
 	select {
 	case <-c.Exited:

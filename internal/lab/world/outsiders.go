@@ -41,7 +41,7 @@ func (o *Outsiders) Address() netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4(address), uint16(1024+o.clients.random.IntN(64000)))
 }
 
-// Flood sends frames at a pace until there is no next.
+// Flood sends frames at a rate until there is no next.
 func (o *Outsiders) Flood(perSecond int, next func(i int) (frame []byte, more bool)) {
 	ticker := time.NewTicker(floodPause)
 	defer ticker.Stop()

@@ -278,12 +278,12 @@ func (s *Servers) AwaitHTTP3() {
 
 // awaitHTTP3 waits until a server of a node lists the versions of QUIC that it has.
 func (s *Servers) awaitHTTP3(node string, died func() error) {
-	hello := (&check.Target{Health: model.Health{Check: model.CheckQUIC}}).Hello(s.random.Float64)
+	clientHello := (&check.Target{Health: model.Health{Check: model.CheckQUIC}}).Hello(s.random.Float64)
 	await.Until(s.lab.Context, await.Deadline, node+" serves HTTP/3", func() error {
 		if err := died(); err != nil {
 			return await.Stop(err)
 		}
-		return s.exchange(node, s.fleet.Target(), hello)
+		return s.exchange(node, s.fleet.Target(), clientHello)
 	})
 }
 

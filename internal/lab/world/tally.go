@@ -10,19 +10,19 @@ import (
 
 // Tally adds up the fates of connections.
 type Tally struct {
-	Attempted     int                   `json:"attempted"`
-	Completed     int                   `json:"completed"`
-	Broken        int                   `json:"broken"`
-	BrokenBy      map[traffic.Class]int `json:"broken_by,omitempty"`
-	BrokenFlows   map[string]int        `json:"broken_flows,omitempty"`
-	Flows         map[string]int        `json:"flows,omitempty"`
-	Throughout    map[string]int        `json:"throughout,omitempty"` // flow -> connections that lived through all events and completed
-	ServedBy      map[string]int        `json:"served_by,omitempty"`
-	Bytes         int64                 `json:"bytes"`
-	LongestSecond float64               `json:"longest_seconds"`
-	Early         int                   `json:"early,omitempty"`       // HTTP/3 connections whose first flight's request was taken (0-RTT)
-	LongHellos    int                   `json:"long_hellos,omitempty"` // whose hello had a key of ML-KEM and more than one datagram
-	Examples      []traffic.Connection  `json:"broken_examples,omitempty"`
+	Attempted        int                   `json:"attempted"`
+	Completed        int                   `json:"completed"`
+	Broken           int                   `json:"broken"`
+	BrokenBy         map[traffic.Class]int `json:"broken_by,omitempty"`
+	BrokenFlows      map[string]int        `json:"broken_flows,omitempty"`
+	Flows            map[string]int        `json:"flows,omitempty"`
+	Throughout       map[string]int        `json:"throughout,omitempty"` // flow -> connections that lived through all events and completed
+	ServedBy         map[string]int        `json:"served_by,omitempty"`
+	Bytes            int64                 `json:"bytes"`
+	LongestSecond    float64               `json:"longest_seconds"`
+	Early            int                   `json:"early,omitempty"`       // HTTP/3 connections whose first flight's request was taken (0-RTT)
+	LongClientHellos int                   `json:"long_hellos,omitempty"` // whose hello had a key of ML-KEM and more than one datagram
+	Examples         []traffic.Connection  `json:"broken_examples,omitempty"`
 }
 
 const examplesMax = 8
@@ -43,8 +43,8 @@ func (t *Tally) Add(c traffic.Connection) {
 	if c.Early {
 		t.Early++
 	}
-	if c.LongHello {
-		t.LongHellos++
+	if c.LongClientHello {
+		t.LongClientHellos++
 	}
 	if c.Class == traffic.Completed {
 		t.Completed++
@@ -65,7 +65,7 @@ func (t *Tally) Merge(other Tally) {
 	t.Broken += other.Broken
 	t.Bytes += other.Bytes
 	t.Early += other.Early
-	t.LongHellos += other.LongHellos
+	t.LongClientHellos += other.LongClientHellos
 	t.LongestSecond = max(t.LongestSecond, other.LongestSecond)
 	t.BrokenBy = mergeCounts(t.BrokenBy, other.BrokenBy)
 	t.BrokenFlows = mergeCounts(t.BrokenFlows, other.BrokenFlows)

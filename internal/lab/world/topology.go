@@ -37,15 +37,15 @@ type Topology struct {
 	VIPs    []netip.Addr
 	Sources int // addresses that clients connect from; default 16
 
-	FabricMTU      int               // default 1600: room for encapsulation around 1500
-	ClientMTU      int               // that the router's way to the clients has; default 1500
-	RoutesHideMTU  bool              // LBs learn the MTU of far servers from ICMP alone
-	ClientDelay    time.Duration     // of every frame to and from clients, each way
-	HelloFaults    []slowlink.Fault  // of ClientHellos on their way from clients
-	ClientSysctls  map[string]string // beyond the lab's own
-	MPTCP          bool              // servers and clients speak it, and clients have another address
-	AnswersThrough bool              // servers answer by an LB instead of by the router
-	Functions      int               // so many servers, the first ones, translate addresses: clients reach the others through them
+	FabricMTU         int               // default 1600: room for encapsulation around 1500
+	ClientMTU         int               // that the router's way to the clients has; default 1500
+	RoutesHideMTU     bool              // LBs learn the MTU of far servers from ICMP alone
+	ClientDelay       time.Duration     // of every frame to and from clients, each way
+	ClientHelloFaults []slowlink.Fault  // of ClientHellos on their way from clients
+	ClientSysctls     map[string]string // beyond the lab's own
+	MPTCP             bool              // servers and clients speak it, and clients have another address
+	AnswersThrough    bool              // servers answer by an LB instead of by the router
+	Functions         int               // so many servers, the first ones, translate addresses: clients reach the others through them
 
 	Routing Routing // how the router knows the ways to VIPs
 

@@ -183,7 +183,7 @@ func (l *Load) State() (traffic.Progress, []traffic.Connection) {
 	return l.progress, l.Connections
 }
 
-// Ended tells whether every connection of the plan has ended.
+// Ended reports whether every connection of the plan has ended.
 func (l *Load) Ended() bool {
 	select {
 	case <-l.done:

@@ -16,7 +16,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
 	"github.com/ballast-lb/ballast/internal/lab/host"
-	"github.com/ballast-lb/ballast/internal/lab/pace"
+	"github.com/ballast-lb/ballast/internal/lab/loadmeter"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/internal/lab/script"
 	"github.com/ballast-lb/ballast/internal/linux/link"
@@ -107,7 +107,7 @@ func RunTrial(ctx context.Context, options host.Options, what Setup, watch func(
 	})
 	t.outcome.Overflowed = overflowed() - before
 	if err != nil {
-		if ctx.Err() == nil || errors.Is(context.Cause(ctx), pace.ErrOutOfTime) {
+		if ctx.Err() == nil || errors.Is(context.Cause(ctx), loadmeter.ErrOutOfTime) {
 			err = errors.Join(err, lab.Deaths())
 		}
 		t.addEnded()

@@ -45,8 +45,8 @@ func TestASmallFleetIsMeasured(t *testing.T) {
 	if sent := r.ReportsPerSec; sent < 0.5*o.Rate*float64(o.Servers) || sent > 1.5*o.Rate*float64(o.Servers)+float64(2*o.LoadBalancers) {
 		t.Errorf("%v reports a second", sent)
 	}
-	if told := r.UpdatesPerSec; told < 0.5*o.Rate*float64(o.LoadBalancers) || told > 1.5*o.Rate*float64(o.LoadBalancers) {
-		t.Errorf("%v updates a second", told)
+	if reported := r.UpdatesPerSec; reported < 0.5*o.Rate*float64(o.LoadBalancers) || reported > 1.5*o.Rate*float64(o.LoadBalancers) {
+		t.Errorf("%v updates a second", reported)
 	}
 	if r.BytesToLBs <= 0 || r.PacketsToLBs <= r.BytesToLBs || r.SpotlightBytes != 64*10*12*3 {
 		t.Errorf("%v bytes a second, %v as packets, %v for Spotlight", r.BytesToLBs, r.PacketsToLBs, r.SpotlightBytes)

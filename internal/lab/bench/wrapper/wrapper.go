@@ -17,7 +17,7 @@ import (
 // Listed is how many frames a list holds at most. Longer series begin it again.
 const Listed = 1 << 20
 
-const mostGrowth = 160
+const maxGrowth = 160
 
 // Result is what a measured series of runs left behind.
 type Result struct {
@@ -137,7 +137,7 @@ func (b *Wrapper) series(wrapper *Program, repeat uint32) (run Result, err error
 	}
 	frame := b.listed.Load().cell.whole()
 	var again error // a signal has ended the run, and it begins anew
-	options := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+mostGrowth), Repeat: repeat}
+	options := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+maxGrowth), Repeat: repeat}
 	//lint:ignore SA1019 a run that a signal ended leaves state behind, and nothing else says that it begins anew
 	options.Reset = func() {
 		again = errors.Join(again, b.objects.State.Get(&state))

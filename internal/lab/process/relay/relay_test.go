@@ -26,12 +26,12 @@ const updates = 400
 type teller struct{}
 
 func (teller) Join(ctx context.Context, node *connect.BidiStream[ballastv1.FromNode, ballastv1.ToNode]) error {
-	hello, err := node.Receive()
+	clientHello, err := node.Receive()
 	if err != nil {
 		return err
 	}
 	messages := []*ballastv1.ToNode{
-		{Message: &ballastv1.ToNode_Welcome{Welcome: &ballastv1.Welcome{Controller: "c1 of " + hello.GetHello().Name}}},
+		{Message: &ballastv1.ToNode_Welcome{Welcome: &ballastv1.Welcome{Controller: "c1 of " + clientHello.GetHello().Name}}},
 		{Message: &ballastv1.ToNode_State{State: &ballastv1.State{}}},
 	}
 	for i := range updates {

@@ -21,8 +21,8 @@ type Fault struct {
 // Seen is what came from an address, and what was done to it.
 type Seen struct {
 	Connections int `json:"connections"`
-	Segments    int `json:"segments"` // of hellos, each once
-	Most        int `json:"most"`     // of a hello
+	Segments    int `json:"segments"` // of ClientHellos, each once
+	Most        int `json:"most"`     // of a ClientHello
 	Lost        int `json:"lost"`
 	Doubled     int `json:"doubled"`
 	Swapped     int `json:"swapped"`
@@ -34,23 +34,23 @@ const (
 	recordHandshake = 22
 )
 
-// hellos finds the segments of hellos among the frames of one direction.
-type hellos struct {
+// clientHellos finds the segments of ClientHellos among the frames of one direction.
+type clientHellos struct {
 	faults map[netip.Addr]*Fault
 	seen   map[netip.Addr]*Seen
-	flows  map[[2]netip.AddrPort]*hello
+	flows  map[[2]netip.AddrPort]*clientHello
 }
 
-// hello is one under way.
-type hello struct {
+// clientHello is one under way.
+type clientHello struct {
 	begin    uint32   // sequence number of its first byte
 	length   uint32   // 0: not known yet
 	segments []uint32 // where they begin, from begin on
 	held     []byte   // one that is to follow the next
 }
 
-func newHellos(faults []Fault) *hellos {
-	h := &hellos{faults: map[netip.Addr]*Fault{}, seen: map[netip.Addr]*Seen{}, flows: map[[2]netip.AddrPort]*hello{}}
+func newClientHellos(faults []Fault) *clientHellos {
+	h := &clientHellos{faults: map[netip.Addr]*Fault{}, seen: map[netip.Addr]*Seen{}, flows: map[[2]netip.AddrPort]*clientHello{}}
 	for i := range faults {
 		h.faults[faults[i].Source] = &faults[i]
 		h.seen[faults[i].Source] = &Seen{}
@@ -59,7 +59,7 @@ func newHellos(faults []Fault) *hellos {
 }
 
 // pass returns what is to be sent in place of a frame.
-func (h *hellos) pass(frame []byte) [][]byte {
+func (h *clientHellos) pass(frame []byte) [][]byte {
 	packet := gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.DecodeOptions{NoCopy: true, Lazy: true})
 	ip, _ := packet.NetworkLayer().(*layers.IPv4)
 	tcp, _ := packet.TransportLayer().(*layers.TCP)
@@ -75,7 +75,7 @@ func (h *hellos) pass(frame []byte) [][]byte {
 	flow := [2]netip.AddrPort{netip.AddrPortFrom(source.Unmap(), uint16(tcp.SrcPort)), netip.AddrPortFrom(destination.Unmap(), uint16(tcp.DstPort))}
 	if tcp.SYN {
 		if one := h.flows[flow]; one == nil || one.begin != tcp.Seq+1 {
-			h.flows[flow] = &hello{begin: tcp.Seq + 1}
+			h.flows[flow] = &clientHello{begin: tcp.Seq + 1}
 			seen.Connections++
 		}
 		return [][]byte{frame}
@@ -93,7 +93,7 @@ func (h *hellos) pass(frame []byte) [][]byte {
 }
 
 // pass is that of a segment with so many bytes of its connection before it.
-func (o *hello) pass(offset uint32, data, frame []byte, fault *Fault, seen *Seen) [][]byte {
+func (o *clientHello) pass(offset uint32, data, frame []byte, fault *Fault, seen *Seen) [][]byte {
 	if offset == 0 && o.length == 0 && len(data) >= recordHeader && data[0] == recordHandshake {
 		o.length = recordHeader + uint32(binary.BigEndian.Uint16(data[3:]))
 	}

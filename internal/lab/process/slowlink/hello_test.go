@@ -38,8 +38,8 @@ func frame(t *testing.T, syn bool, offset uint32, data []byte) []byte {
 
 func TestSegmentsOfHellosAreLostDoubledAndOvertakenOnce(t *testing.T) {
 	const size, length = 1000, 2500 // of a segment, of the hello with its header
-	hello := make([]byte, length)
-	copy(hello, []byte{recordHandshake, 3, 1, (length - recordHeader) >> 8, (length - recordHeader) & 0xff})
+	clientHello := make([]byte, length)
+	copy(clientHello, []byte{recordHandshake, 3, 1, (length - recordHeader) >> 8, (length - recordHeader) & 0xff})
 	for _, one := range []struct {
 		fault Fault
 		want  string
@@ -53,12 +53,12 @@ func TestSegmentsOfHellosAreLostDoubledAndOvertakenOnce(t *testing.T) {
 		{Fault{Lost: []int{0, 1, 2}}, "0 1 2"},
 	} {
 		one.fault.Source = source
-		h := newHellos([]Fault{one.fault})
+		h := newClientHellos([]Fault{one.fault})
 		h.pass(frame(t, true, 0, nil))
 		var got []string
 		for range 2 { // what comes again passes
 			for i := range 3 {
-				sent := frame(t, false, uint32(i)*size, hello[i*size:min(length, (i+1)*size)])
+				sent := frame(t, false, uint32(i)*size, clientHello[i*size:min(length, (i+1)*size)])
 				for _, passed := range h.pass(sent) {
 					packet := gopacket.NewPacket(passed, layers.LayerTypeEthernet, gopacket.Default)
 					got = append(got, fmt.Sprint((packet.TransportLayer().(*layers.TCP).Seq-isn-1)/size))
@@ -75,7 +75,7 @@ func TestSegmentsOfHellosAreLostDoubledAndOvertakenOnce(t *testing.T) {
 }
 
 func TestWhatIsOfNoHelloPassesAsItIs(t *testing.T) {
-	h := newHellos([]Fault{{Source: source, Lost: []int{0, 1, 2, 3}}})
+	h := newClientHellos([]Fault{{Source: source, Lost: []int{0, 1, 2, 3}}})
 	h.pass(frame(t, true, 0, nil))
 	for name, one := range map[string][]byte{
 		"no frame": {1, 2, 3}, "an acknowledgement": frame(t, false, 0, nil), "no TLS": frame(t, false, 0, []byte("GET / HTTP/1.0\r\n\r\n")), "a SYN": frame(t, true, 0, nil),

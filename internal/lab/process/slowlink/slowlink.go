@@ -55,13 +55,13 @@ func Run(ctx context.Context, out io.Writer, text string) error {
 		return err
 	}
 	defer unix.Close(far)
-	hellos := newHellos(o.Faults)
+	clientHellos := newClientHellos(o.Faults)
 	all := func(frame []byte) [][]byte { return [][]byte{frame} }
 	group, ctx := errgroup.WithContext(ctx)
 	for _, direction := range []struct {
 		from, to int
 		pass     func(frame []byte) [][]byte
-	}{{near, far, hellos.pass}, {far, near, all}} {
+	}{{near, far, clientHellos.pass}, {far, near, all}} {
 		queue := make(chan delayedFrame, framesQueuedMax)
 		group.Go(func() error {
 			defer close(queue)
@@ -72,7 +72,7 @@ func Run(ctx context.Context, out io.Writer, text string) error {
 	if err := group.Wait(); err != nil || len(o.Faults) == 0 {
 		return err
 	}
-	return json.NewEncoder(out).Encode(hellos.seen)
+	return json.NewEncoder(out).Encode(clientHellos.seen)
 }
 
 // open makes a packet socket that sees what arrives at an interface, and not what is sent by it.

@@ -20,7 +20,7 @@ type Group struct {
 	Sessions int           `json:"sessions"` // of each client; 0: until it is told to end
 	Resumes  int           `json:"resumes"`  // connections of a session after its first
 	Longest  time.Duration `json:"longest"`  // of a connection, whose length is random; 0: one request
-	TLS13    bool          `json:"tls13"`    // with a hello of one segment; else sessions of TLS 1.2 and 1.3 alternate
+	TLS13    bool          `json:"tls13"`    // with a ClientHello of one segment; else sessions of TLS 1.2 and 1.3 alternate
 	More     int           `json:"more"`     // bytes of a ClientHello beyond what it needs
 	State    *State        `json:"state"`    // of requests to an application of package stateful, one in a connection
 }

@@ -25,7 +25,7 @@ const (
 
 var versions = []uint16{tls.VersionTLS12, tls.VersionTLS13}
 
-// Groups of key exchange. With ML-KEM, which Go offers by itself, hellos of TLS 1.3 take two segments. OpenSSL wants its certificate's curve
+// Groups of key exchange. With ML-KEM, which Go offers by itself, ClientHellos of TLS 1.3 take two segments. OpenSSL wants its certificate's curve
 // named with TLS 1.2, and proxies have no key exchange that is cheaper than that of others.
 var shortCurves = []tls.CurveID{tls.X25519, tls.CurveP256}
 

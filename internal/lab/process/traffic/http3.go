@@ -72,7 +72,7 @@ func (r *runner) exchangeHTTP3(ctx context.Context, flow *Flow, source netip.Add
 			}
 			result.Requests++
 		}
-		result.Early, result.LongHello = firstFlight(connection, socket)
+		result.Early, result.LongClientHello = firstFlight(connection, socket)
 		if !flow.Repeat || r.stopped() {
 			return result
 		}

@@ -80,13 +80,13 @@ func TestEveryWayThatAnHTTP3ConnectionEndsIsToldApart(t *testing.T) {
 			_, _ = io.WriteString(out, "hello")
 		}},
 		{"reads for longer than a stall", Completed, func(_ *server3, out http.ResponseWriter, request *http.Request) {
-			piece, pace := make([]byte, upload/100), time.NewTicker(2*shortStall/100)
-			defer pace.Stop()
+			piece, ticks := make([]byte, upload/100), time.NewTicker(2*shortStall/100)
+			defer ticks.Stop()
 			for {
 				if _, err := io.ReadFull(request.Body, piece); err != nil {
 					break
 				}
-				<-pace.C
+				<-ticks.C
 			}
 			out.Header().Set(ServerHeader, "s1")
 			_, _ = io.WriteString(out, "hello")

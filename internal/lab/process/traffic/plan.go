@@ -29,7 +29,7 @@ type Flow struct {
 	MPTCP      bool          `json:"mptcp"`      // over MPTCP; a connection that becomes plain TCP is of OtherError
 	Count      int           `json:"count"`      // connections in all; 0 = until stopped
 	Concurrent int           `json:"concurrent"` // open at once, at most
-	PerSecond  float64       `json:"per_second"` // pace of new connections; 0 = as fast as Concurrent allows
+	PerSecond  float64       `json:"per_second"` // rate of new connections; 0 = as fast as Concurrent allows
 	Requests   []Request     `json:"requests"`   // on each connection, in this order
 	Repeat     bool          `json:"repeat"`     // begin again with the first request until stopped
 	Move       time.Duration `json:"move"`       // HTTP3: the client's port changes about that often, as by a NAT that forgets; 0: never
@@ -91,8 +91,8 @@ type Connection struct {
 	Started  time.Time `json:"started"` // open loop: when it was due, even if the client was late
 	Ended    time.Time `json:"ended"`
 
-	Early     bool `json:"early,omitempty"`      // HTTP3: the server took what came in the first flight
-	LongHello bool `json:"long_hello,omitempty"` // HTTP3: the hello had a key of ML-KEM and more than one datagram
+	Early           bool `json:"early,omitempty"`      // HTTP3: the server took what came in the first flight
+	LongClientHello bool `json:"long_hello,omitempty"` // HTTP3: the hello had a key of ML-KEM and more than one datagram
 }
 
 // Progress is the state of a running plan.

@@ -91,19 +91,19 @@ func (r *runner) allFlows(ctx context.Context) {
 	flows.Wait()
 }
 
-// flow starts the connections of one flow at its pace and waits for all of them.
+// flow starts the connections of one flow at its rate and waits for all of them.
 func (r *runner) flow(ctx context.Context, flow *Flow) {
 	var connections sync.WaitGroup
 	defer connections.Wait()
 	slots := make(chan struct{}, max(flow.Concurrent, 1))
-	var pace <-chan time.Time
+	var ticks <-chan time.Time
 	if flow.PerSecond > 0 {
 		ticker := time.NewTicker(time.Duration(float64(time.Second) / flow.PerSecond))
 		defer ticker.Stop()
-		pace = ticker.C
+		ticks = ticker.C
 	}
 	for started := 0; flow.Count == 0 || started < flow.Count; started++ {
-		if !r.await(ctx, slots, pace) {
+		if !r.await(ctx, slots, ticks) {
 			return
 		}
 		source := r.begin(flow)
@@ -114,11 +114,11 @@ func (r *runner) flow(ctx context.Context, flow *Flow) {
 	}
 }
 
-// await takes a slot and waits for the pace; false means that no more connections are wanted.
-func (r *runner) await(ctx context.Context, slots chan<- struct{}, pace <-chan time.Time) bool {
-	if pace != nil {
+// await takes a slot and waits for the next tick; false means that no more connections are wanted.
+func (r *runner) await(ctx context.Context, slots chan<- struct{}, ticks <-chan time.Time) bool {
+	if ticks != nil {
 		select {
-		case <-pace:
+		case <-ticks:
 		case <-r.stopping:
 			return false
 		case <-ctx.Done():

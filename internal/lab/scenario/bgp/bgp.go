@@ -8,7 +8,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/lab/await"
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
-	"github.com/ballast-lb/ballast/internal/lab/pace"
+	"github.com/ballast-lb/ballast/internal/lab/loadmeter"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/world"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -91,7 +91,7 @@ func events(run *scenario.Run, t *world.Trial, name string) {
 }
 
 func stop(t *world.Trial, node string) {
-	ctx, cancel := pace.WithTimeout(t.Context, await.Deadline)
+	ctx, cancel := loadmeter.WithTimeout(t.Context, await.Deadline)
 	defer cancel()
 	t.Daemons.LBs[node].Stop(ctx)
 }

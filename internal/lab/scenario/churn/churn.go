@@ -142,7 +142,7 @@ func idleTraffic(t *world.Trial, rate float64) []traffic.Flow {
 	return flows
 }
 
-// churn is the series of events. Their pace is that of the connections, not of a clock.
+// churn is the series of events. They follow the connections, not a clock.
 func churn(run *scenario.Run, t *world.Trial) {
 	idle := t.Traffic.Generate(idleTraffic(t, run.TrafficShare())...)
 	running := t.Traffic.Generate(churnTraffic(t, run.TrafficShare())...)

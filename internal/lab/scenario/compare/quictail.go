@@ -51,11 +51,11 @@ func requests(run *scenario.Run, name string, load float64) {
 	c.warmup = c.length / compareWarmup
 	// Nobody can count QUIC's connections: what is nearest to p2c and least goes by what servers tell of their requests.
 	for _, dispatch := range []model.Dispatch{model.DispatchAWRR, model.DispatchAWFD, model.DispatchLCF} {
-		told := contender{dispatch: dispatch, interval: tailInterval, endpoint: "http://:80/load"}
+		reported := contender{dispatch: dispatch, interval: tailInterval, endpoint: "http://:80/load"}
 		if dispatch == model.DispatchAWFD {
-			told.classes = model.DefaultClasses
+			reported.classes = model.DefaultClasses
 		}
-		c.contenders = append(c.contenders, told)
+		c.contenders = append(c.contenders, reported)
 	}
 	if run.Duration != 0 {
 		c.repetitions = compareLong

@@ -43,7 +43,7 @@ const (
 
 var spotlightIntervals = []time.Duration{100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond, time.Second}
 
-// unevenServer tells whether server i (0-based) is a large one: they alternate.
+// unevenServer reports whether server i (0-based) is a large one: they alternate.
 func unevenServer[T any](i int, small, large T) T {
 	if i%2 == 0 {
 		return small

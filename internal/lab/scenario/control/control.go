@@ -9,7 +9,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/lab/await"
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
-	"github.com/ballast-lb/ballast/internal/lab/pace"
+	"github.com/ballast-lb/ballast/internal/lab/loadmeter"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/script"
 	"github.com/ballast-lb/ballast/internal/lab/world"
@@ -72,7 +72,7 @@ func loseControl(t *world.Trial, result *scenario.Result, cut time.Duration) {
 		world.Step{What: "the fleet is what it should be everywhere", Do: func() {
 			script.Check(errors.Join(t.Rollout.Differs(world.LBName(1)), t.Rollout.Differs(world.LBName(2))))
 		}},
-		world.Step{What: "no agent has dropped a load balancer's tunnel", Do: func() { expectNoStrangers(t, result) }})
+		world.Step{What: "no agent has dropped a load balancer's tunnel", Do: func() { expectNoOutsiders(t, result) }})
 }
 
 // awaitLimits waits until agents drop tunnels of others than the load balancers that controllers tell.
@@ -88,8 +88,8 @@ func awaitLimits(t *world.Trial) {
 	}
 }
 
-// expectNoStrangers sees that agents go on dropping strangers' tunnels, and have dropped none.
-func expectNoStrangers(t *world.Trial, result *scenario.Result) {
+// expectNoOutsiders sees that agents go on dropping the tunnels of others than load balancers, and have dropped none.
+func expectNoOutsiders(t *world.Trial, result *scenario.Result) {
 	for node := range t.Daemons.Agents {
 		status := script.Must(t.Monitor.AgentStatus(node))
 		result.Expect(status.Tunnels.Limited, "%s takes tunnels of anybody: %s", node, status.Tunnels.Open)
@@ -165,7 +165,7 @@ func returnControl(t *world.Trial, result *scenario.Result) {
 func resumes(result *scenario.Result, what string, wait func()) {
 	begin := time.Now()
 	wait()
-	took := pace.Since(begin)
+	took := loadmeter.Since(begin)
 	result.Measure("resume_seconds_after_"+what, world.Round(took))
 	result.Expect(took <= world.ResumeMax, "it took %v until weights and health followed after %s", took, what)
 }
@@ -180,7 +180,7 @@ func longestStandstill(t *world.Trial, lb string) (longest time.Duration) {
 	last := time.Now()
 	for range standstillChanges {
 		t.Monitor.AwaitNewWeights(lb, before, world.ResumeMax)
-		longest, last = max(longest, pace.Since(last)), time.Now()
+		longest, last = max(longest, loadmeter.Since(last)), time.Now()
 		before = script.Must(t.Monitor.Weights(lb))
 	}
 	return longest

@@ -14,7 +14,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/lab/await"
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
-	"github.com/ballast-lb/ballast/internal/lab/pace"
+	"github.com/ballast-lb/ballast/internal/lab/loadmeter"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/script"
@@ -37,7 +37,7 @@ const (
 	drainSlack      = 6 * time.Second         // for reports, looks once a second, and machines that are busy with other things
 	drainEarly      = time.Second             // that clients notice the end of a connection later than its server, on such machines
 	drainSilence    = 1500 * time.Millisecond // nginx sends what a limited rate allows once a second, and only then a client speaks
-	drainHolders    = 24                      // downloads that last as long as the trial
+	drainLasting    = 24                      // downloads that last as long as the trial
 )
 
 func runDrain(run *scenario.Run) {
@@ -210,7 +210,7 @@ func (d *drainTrial) drain1() {
 	}
 	late := waiting.Ended.Sub(last)
 	d.result.Measure("seconds_of_waiting_after_the_last", world.Round(late))
-	d.result.Expect(pace.Between(waiting.Ended, last) < drainEarly && pace.Between(last, waiting.Ended) < drainSlack, "the wait ended %v after the last connection of s1", late)
+	d.result.Expect(loadmeter.Between(waiting.Ended, last) < drainEarly && loadmeter.Between(last, waiting.Ended) < drainSlack, "the wait ended %v after the last connection of s1", late)
 	d.Traffic.Busy(d.shorts, 40)
 	_, connections := d.shorts.State()
 	for _, connection := range connections {
@@ -222,40 +222,40 @@ func (d *drainTrial) drain1() {
 }
 
 // judgeOutput: the count falls to 0, exactly.
-func (d *drainTrial) judgeOutput(said string) {
-	before, counts := 1<<30, remaining.FindAllStringSubmatch(said, -1)
+func (d *drainTrial) judgeOutput(output string) {
+	before, counts := 1<<30, remaining.FindAllStringSubmatch(output, -1)
 	for _, found := range counts {
 		count, _ := strconv.Atoi(found[2])
-		d.result.Expect(count < before, "the count rose: %q", said)
-		d.result.Expect(found[1] == "", "the count is not exact: %q", said)
+		d.result.Expect(count < before, "the count rose: %q", output)
+		d.result.Expect(found[1] == "", "the count is not exact: %q", output)
 		before = count
 	}
 	d.result.Measure("counts_shown", float64(len(counts)))
-	d.result.Expect(len(counts) > 2 && before == 0, "the count did not fall to 0 in steps: %q", said)
-	d.result.Expect(strings.Contains(said, "server s1: state active -> draining\n") && strings.HasSuffix(said, "server s1 is drained: no connection is left\n"),
-		"the command said %q", said)
+	d.result.Expect(len(counts) > 2 && before == 0, "the count did not fall to 0 in steps: %q", output)
+	d.result.Expect(strings.Contains(output, "server s1: state active -> draining\n") && strings.HasSuffix(output, "server s1 is drained: no connection is left\n"),
+		"the command said %q", output)
 }
 
 // drain2: connections that outlast the deadline are cut then, not before.
 func (d *drainTrial) drain2() {
-	d.holding = d.Traffic.Generate(scenario.Downloads(d.Fleet.Target(), drainHolders))
-	d.Traffic.Until(d.holding, 30*time.Second, "all lasting downloads have a server", func(p traffic.Progress) bool { return served(p) == drainHolders })
+	d.holding = d.Traffic.Generate(scenario.Downloads(d.Fleet.Target(), drainLasting))
+	d.Traffic.Until(d.holding, 30*time.Second, "all lasting downloads have a server", func(p traffic.Progress) bool { return served(p) == drainLasting })
 	held := d.holding.Now().OpenByServer["s2"]
 	begin := time.Now()
 	script.Must(d.Operator.On(d.lbs[1], "server", "drain", "web", "s2", "--deadline", drainDeadline.String()))
 	waiting := script.Must(d.Operator.Begin(d.lbs[0], "server", "drain", "web", "s2", "--deadline", drainDeadline.String(), "--wait", "--json"))
 	script.Check(waiting.Wait(d.Context, time.Minute, true))
-	var said struct {
+	var output struct {
 		Connections int     `json:"connections"`
 		Exact       bool    `json:"connections_exact"`
 		Cut         bool    `json:"deadline_passed"`
 		Seconds     float64 `json:"seconds"`
 	}
-	if err := json.Unmarshal([]byte(waiting.Output.String()), &said); err != nil {
+	if err := json.Unmarshal([]byte(waiting.Output.String()), &output); err != nil {
 		script.Check(fmt.Errorf("read what drain --wait says: %w: %q", err, waiting.Output.String()))
 	}
-	saidAt := waiting.Began.Add(time.Duration(said.Seconds * float64(time.Second)))
-	d.result.Expect(said.Cut && said.Exact && said.Connections > 0 && said.Connections <= held && said.Seconds >= drainDeadline.Seconds() && pace.Between(waiting.Began, saidAt) <= drainDeadline+drainSlack,
+	printedAt := waiting.Began.Add(time.Duration(output.Seconds * float64(time.Second)))
+	d.result.Expect(output.Cut && output.Exact && output.Connections > 0 && output.Connections <= held && output.Seconds >= drainDeadline.Seconds() && loadmeter.Between(waiting.Began, printedAt) <= drainDeadline+drainSlack,
 		"of %d connections of s2 and a deadline of %v the command said %q", held, drainDeadline, waiting.Output.String())
 	d.Traffic.Until(d.holding, world.Stall, "no lasting download of s2 is open", func(p traffic.Progress) bool { return p.OpenByServer["s2"] == 0 })
 	d.judgeCut(held, begin, waiting.Began)
@@ -279,7 +279,7 @@ func (d *drainTrial) judgeCut(held int, begin, last time.Time) {
 	d.result.Measure("seconds_until_last_cut", world.Round(latest))
 	d.result.Expect(cut == held && held > 0, "%d of %d connections of s2 were cut", cut, held)
 	d.result.Expect(first >= drainDeadline, "the first connection of s2 was cut after %v, the deadline is %v", first, drainDeadline)
-	d.result.Expect(pace.Between(last, last.Add(latest)) <= drainDeadline+drainSlack+drainSilence, "the last connection of s2 was cut after %v, the deadline is %v", latest, drainDeadline)
+	d.result.Expect(loadmeter.Between(last, last.Add(latest)) <= drainDeadline+drainSlack+drainSilence, "the last connection of s2 was cut after %v, the deadline is %v", latest, drainDeadline)
 }
 
 // drain3: a wait that ends in vain says what remains; undrained, the server gets new connections again.

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ballast-lb/ballast/internal/lab/pace"
+	"github.com/ballast-lb/ballast/internal/lab/loadmeter"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/script"
@@ -55,8 +55,8 @@ func judgePower(result *scenario.Result, dead string, begin time.Time, connectio
 			continue
 		}
 		cut++
-		told := connection.Class == traffic.Reset || connection.Class == traffic.Closed // before the first byte of an answer
-		result.Expect(told, "a connection of the dead server ended as %s: %s", connection.Class, connection.Detail)
+		reported := connection.Class == traffic.Reset || connection.Class == traffic.Closed // before the first byte of an answer
+		result.Expect(reported, "a connection of the dead server ended as %s: %s", connection.Class, connection.Detail)
 		first, last = min(first, connection.Ended.Sub(begin)), max(last, connection.Ended.Sub(begin))
 	}
 	result.Expect(cut > 0, "the dead server had no connection")
@@ -65,5 +65,5 @@ func judgePower(result *scenario.Result, dead string, begin time.Time, connectio
 	result.Measure("seconds_until_last_reset", world.Round(last))
 	most := 2 * (checksTake(world.CheckFall) + healthDeadline)
 	result.Expect(first >= healthDeadline, "the first connection was cut after %v, before the deadline of %v", first, healthDeadline)
-	result.Expect(pace.Between(begin, begin.Add(last)) <= most+checkLate, "the last connection was reset after %v, not %v at most", last, most)
+	result.Expect(loadmeter.Between(begin, begin.Add(last)) <= most+checkLate, "the last connection was reset after %v, not %v at most", last, most)
 }

@@ -13,7 +13,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/lab/await"
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
-	"github.com/ballast-lb/ballast/internal/lab/pace"
+	"github.com/ballast-lb/ballast/internal/lab/loadmeter"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/script"
@@ -41,8 +41,8 @@ const (
 	healthDownloads = 32
 	healthChatters  = 24
 	flapsSettled    = 10 // flaps of a check without a change: the server has settled
-	flapsMost       = 80
-	changesMost     = 8 // of a server whose check flaps
+	maxFlaps        = 80
+	maxChanges      = 8 // of a server whose check flaps
 )
 
 // checksTake is how long so many checks in a row take at most: each comes a tenth early or late.
@@ -91,8 +91,8 @@ func (h *healthTrial) run() {
 		{What: "all_down is all", Do: h.useAll},
 		{What: "all_down is none", Do: h.useNone},
 		{What: "all servers answer checks again", Do: h.recoverAll},
-		{What: "the way of lb1 to s3 is cut", Do: h.cutWay},
-		{What: "the way is whole again", Do: h.healWay},
+		{What: "the way of lb1 to s3 is cut", Do: h.cutPath},
+		{What: "the way is whole again", Do: h.healPath},
 		{What: "the check of s2 flaps", Do: h.flap},
 		{What: "s2 answers checks for good", Do: h.settle},
 	} {
@@ -105,18 +105,18 @@ func (h *healthTrial) run() {
 // timed waits until load balancers were told of a server's health, and measures how long that took since a time.
 func (h *healthTrial) timed(name string, since time.Time, i int, sick bool, most time.Duration, lbs ...string) {
 	h.Monitor.AwaitHealth(i, sick, lbs...)
-	took := pace.Since(since)
+	took := loadmeter.Since(since)
 	h.result.Measure(name, world.Round(took))
 	h.result.Expect(took <= most+checkLate, "%s: %v, not %v at most", name, took, most)
 }
 
 // since is when what began at a time must have taken effect, where load balancers were just told of it.
 func (h *healthTrial) since(begin time.Time, checks int) time.Time {
-	told := time.Now().Add(checkSlack)
-	if expected := begin.Add(checksTake(checks)); expected.After(told) {
+	reported := time.Now().Add(checkSlack)
+	if expected := begin.Add(checksTake(checks)); expected.After(reported) {
 		return expected
 	}
-	return told
+	return reported
 }
 
 // during watches new connections from a time on until enough of them have begun.
@@ -211,8 +211,8 @@ func (h *healthTrial) misleadLB(whole bool) {
 	script.Check(h.Lab.Space(world.LBName(1)).KnowNeighbours("eth1", map[netip.Addr]net.HardwareAddr{h.Network.ServerAddress(3, false): wrong}))
 }
 
-// cutWay: the load balancer whose way is cut gives the server nothing new, the other one goes on.
-func (h *healthTrial) cutWay() {
+// cutPath: the load balancer whose path is cut gives the server nothing new, the other one goes on.
+func (h *healthTrial) cutPath() {
 	begin := time.Now()
 	h.misleadLB(false)
 	h.timed("seconds_until_unhealthy_behind_a_cut", begin, 3, true, checksTake(world.CheckFall), world.LBName(1))
@@ -225,7 +225,7 @@ func (h *healthTrial) cutWay() {
 	h.result.Expect(other.Health == "healthy", "for lb2, which reaches it, s3 is %s: %s", other.Health, other.HealthDetail)
 }
 
-func (h *healthTrial) healWay() {
+func (h *healthTrial) healPath() {
 	h.misleadLB(true)
 	h.Monitor.AwaitHealth(3, false, world.LBName(1))
 }
@@ -240,7 +240,7 @@ func (h *healthTrial) flap() {
 	ticker := time.NewTicker(await.Interval)
 	defer ticker.Stop()
 	for flaps, lastChange, next := 0, 0, time.Now(); flaps-lastChange < flapsSettled; {
-		if flaps == flapsMost {
+		if flaps == maxFlaps {
 			h.result.Fail("s2 did not settle: it changed %v times while its check flapped %d times", changes, flaps)
 			return
 		}
@@ -265,7 +265,7 @@ func (h *healthTrial) flap() {
 	for i, lb := range h.lbs {
 		h.result.Measure("changes_at_"+lb, float64(changes[i]))
 	}
-	h.result.Expect(slices.Max(changes) <= changesMost, "s2 changed %v times, not %d at most", changes, changesMost)
+	h.result.Expect(slices.Max(changes) <= maxChanges, "s2 changed %v times, not %d at most", changes, maxChanges)
 	h.result.Expect(slices.Min(changes) > 0 && !slices.Contains(states, "healthy"), "s2 settled as %v after %v changes, though its check fails every other time", states, changes)
 }
 

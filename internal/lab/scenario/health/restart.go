@@ -19,8 +19,8 @@ const (
 	restartOpen    = 24  // connections at once, of each service
 	restartSettle  = 90  // connections after the return that are not looked at
 	restartWatched = 300 // those that are
-	restartLeast   = 0.6 // of its fair share that the server has to get of these
-	restartMost    = 1.7
+	minRestart     = 0.6 // of its fair share that the server has to get of these
+	maxRestart     = 1.7
 	openWithin     = 15 * time.Second
 	emptyMax       = time.Minute // until estimates are empty when all connections have ended
 )
@@ -95,7 +95,7 @@ func restart(t *world.Trial, result *scenario.Result, counted bool) {
 		part := float64(began[world.ServerName(restartServers)]) / float64(all) * restartServers
 		t.Lab.Progress("%s: %s: connections after the return: %v", t.Setup.Name, name, began)
 		result.Measure(t.Setup.Name+"_"+name+"_part_of_fair_share", part)
-		result.Expect(part >= restartLeast && part <= restartMost, "%s: the server that came back got %.2f of its fair share: %v", name, part, began)
+		result.Expect(part >= minRestart && part <= maxRestart, "%s: the server that came back got %.2f of its fair share: %v", name, part, began)
 	}
 	if counted {
 		for _, lb := range lbs {

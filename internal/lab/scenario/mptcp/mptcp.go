@@ -33,11 +33,11 @@ func runMPTCP(run *scenario.Run) {
 		with := scenario.CookieService(scenario.VIP4)
 		with.MPTCP, with.Forward = model.MPTCP{FirstPort: 40000}, one.forward
 		outcome := run.Trial(setup(one.name, with), one.act)
-		connections, joins, strangers := counts(outcome)
+		connections, joins, outsiders := counts(outcome)
 		run.Result.Measure("joins_"+one.name, float64(joins))
 		run.Result.Expect(connections >= downloads, "%s: only %d connections were of MPTCP", one.name, connections)
 		run.Result.Expect(10*joins >= 9*connections, "%s: only %d subflows joined %d connections", one.name, joins, connections) // some end before
-		run.Result.Expect(strangers == 0, "%s: %d subflows came to another server", one.name, strangers)
+		run.Result.Expect(outsiders == 0, "%s: %d subflows came to another server", one.name, outsiders)
 		for _, lb := range []string{"lb1", "lb2"} {
 			run.Result.Expect(outcome.Counters[lb]["forwarded_by_port"] > 0, "%s: %s counts no packet as forwarded_by_port", one.name, lb)
 		}
@@ -46,9 +46,9 @@ func runMPTCP(run *scenario.Run) {
 	hash.Affinity, hash.Dispatch, hash.Fallback = model.AffinityHash, model.DispatchHash, model.FallbackHash
 	baseline := setup("hash", hash)
 	baseline.Baseline = true
-	_, _, strangers := counts(run.Trial(baseline, func(t *world.Trial) { during(t, changes(t)[:3]) }))
-	run.Result.Measure("strangers_hash", float64(strangers))
-	run.Result.Expect(strangers > 0, "hash: no subflow came to another server: nothing is shown")
+	_, _, outsiders := counts(run.Trial(baseline, func(t *world.Trial) { during(t, changes(t)[:3]) }))
+	run.Result.Measure("strangers_hash", float64(outsiders))
+	run.Result.Expect(outsiders > 0, "hash: no subflow came to another server: nothing is shown")
 }
 
 func setup(name string, one *fleet.Service) world.Setup {
@@ -58,12 +58,12 @@ func setup(name string, one *fleet.Service) world.Setup {
 }
 
 // counts are connections and joined subflows by clients, and subflows that came to servers without their connection.
-func counts(outcome world.Result) (connections, joins, strangers uint64) {
+func counts(outcome world.Result) (connections, joins, outsiders uint64) {
 	client := outcome.TCP[world.ClientNode]
 	for _, counters := range outcome.TCP {
-		strangers += counters[world.MPTCPStrangers]
+		outsiders += counters[world.MPTCPForeignJoins]
 	}
-	return client[world.MPTCPConnections], client[world.MPTCPJoins], strangers
+	return client[world.MPTCPConnections], client[world.MPTCPJoins], outsiders
 }
 
 // changes are those of pool, keys and load balancers.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/lab/await"
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
-	"github.com/ballast-lb/ballast/internal/lab/pace"
+	"github.com/ballast-lb/ballast/internal/lab/loadmeter"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/world"
@@ -80,7 +80,7 @@ func runUpgrade(run *scenario.Run) {
 func replaceDaemon(t *world.Trial, running *world.Load, role, node string, daemons map[string]*world.Daemon) {
 	ways := []world.Step{
 		{What: fmt.Sprintf("stop %s of %s", role, node), Do: func() {
-			ctx, cancel := pace.WithTimeout(t.Context, await.Deadline)
+			ctx, cancel := loadmeter.WithTimeout(t.Context, await.Deadline)
 			defer cancel()
 			daemons[node].Stop(ctx)
 		}},

@@ -118,11 +118,11 @@ func early(t *world.Trial) traffic.Flow {
 		Requests: []traffic.Request{{Path: world.PathBlob, Bytes: 4000}}}
 }
 
-// firstFlights expects hellos of two datagrams, which Go's are by default, and answers to requests that came with the hello.
+// firstFlights expects ClientHellos of two datagrams, which Go's are by default, and answers to requests that came with the ClientHello.
 func firstFlights(run *scenario.Run, outcome world.Result, early bool) {
-	run.Result.Measure("long_hellos_"+outcome.Name, float64(outcome.LongHellos))
+	run.Result.Measure("long_hellos_"+outcome.Name, float64(outcome.LongClientHellos))
 	others := outcome.Attempted - outcome.Flows["early"]
-	run.Result.Expect(outcome.LongHellos >= others/2, "%s: only %d of %d hellos had a key of ML-KEM and two datagrams", outcome.Name, outcome.LongHellos, others)
+	run.Result.Expect(outcome.LongClientHellos >= others/2, "%s: only %d of %d hellos had a key of ML-KEM and two datagrams", outcome.Name, outcome.LongClientHellos, others)
 	if early {
 		run.Result.Measure("early_"+outcome.Name, float64(outcome.Early))
 		run.Result.Expect(outcome.Early > outcome.Flows["early"]/2, "%s: only %d of %d connections had an answer to their first flight's request",
@@ -130,7 +130,7 @@ func firstFlights(run *scenario.Run, outcome world.Result, early bool) {
 	}
 }
 
-// loss has handshakes and requests over a link that loses packets, hellos of two datagrams among them, of which one comes late; meanwhile others forge
+// loss has handshakes and requests over a link that loses packets, ClientHellos of two datagrams among them, of which one comes late; meanwhile others forge
 // first packets. It tells how many.
 func loss(t *world.Trial, result *scenario.Result) (forged int) {
 	t.Servers.StartHTTP3(true, "")
@@ -145,14 +145,14 @@ func forgeInitials(t *world.Trial) (forged int) {
 		Name: "exchange", Target: t.Fleet.Target(), HTTP3: true, Count: 150, Concurrent: 15, PerSecond: 30, Move: moves, Requests: []traffic.Request{
 			{Path: world.PathBlob, Bytes: 30_000}, {Path: world.PathUpload + "some", Bytes: 30_000, Upload: true}, {Path: world.PathName, Pause: time.Second}},
 	})
-	strangers, target := t.Clients.OpenOutsiders(), netip.MustParseAddrPort(t.Fleet.Target())
-	defer strangers.Close()
-	strangers.Flood(floodPerSecond, func(i int) ([]byte, bool) {
+	outsiders, target := t.Clients.OpenOutsiders(), netip.MustParseAddrPort(t.Fleet.Target())
+	defer outsiders.Close()
+	outsiders.Flood(floodPerSecond, func(i int) ([]byte, bool) {
 		if running.Ended() {
 			forged = i
 			return nil, false
 		}
-		return script.Must(frames.Datagram(strangers.From, strangers.To, strangers.Address(), target, initial(t.Random))), true
+		return script.Must(frames.Datagram(outsiders.From, outsiders.To, outsiders.Address(), target, initial(t.Random))), true
 	})
 	running.Wait(t.Context)
 	return forged

@@ -24,8 +24,8 @@ func variable(name string) string { return "BALLAST_" + strings.ToUpper(name) }
 // findNginx returns how to start it. It must be there.
 func findNginx() func(*world.Trial) {
 	program := cmp.Or(os.Getenv(nginxVariable), "nginx")
-	said, err := exec.Command(program, "-V").CombinedOutput()
-	if !strings.Contains(string(said), "http_v3_module") {
+	output, err := exec.Command(program, "-V").CombinedOutput()
+	if !strings.Contains(string(output), "http_v3_module") {
 		script.Check(fmt.Errorf("%s -V tells of no http_v3_module (%v): %w: get one by %s=$(test/nginx-quic)", program, err, scenario.ErrUsage, nginxVariable))
 	}
 	return func(t *world.Trial) { t.Foreign.StartNginxQUIC(program) }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/lab/await"
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
-	"github.com/ballast-lb/ballast/internal/lab/pace"
+	"github.com/ballast-lb/ballast/internal/lab/loadmeter"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/script"
@@ -105,7 +105,7 @@ func change(t *world.Trial, result *scenario.Result, chain uint8) {
 			begin := time.Now()
 			t.Failures.CrashLB(1)
 			on(2, 3, 4)
-			if took := pace.Since(begin); chain > 0 {
+			if took := loadmeter.Since(begin); chain > 0 {
 				result.Measure("mended_seconds", world.Round(took))
 			}
 		}},
@@ -157,9 +157,9 @@ func awaitRing(t *world.Trial, numbers ...int) {
 			} `json:"load_balancers"`
 			Problems []string
 		}
-		said, err := t.Operator.Ctl("replicas", "--json")
+		output, err := t.Operator.Ctl("replicas", "--json")
 		if err == nil {
-			err = json.Unmarshal([]byte(said), &ring)
+			err = json.Unmarshal([]byte(output), &ring)
 		}
 		if err != nil {
 			return err

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/lab/await"
-	"github.com/ballast-lb/ballast/internal/lab/pace"
+	"github.com/ballast-lb/ballast/internal/lab/loadmeter"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/script"
@@ -92,7 +92,7 @@ func awaitNotReady(t *world.Trial, result *scenario.Result, node string) {
 		}
 		return err
 	})
-	took := pace.Since(begin)
+	took := loadmeter.Since(begin)
 	result.Measure("not_ready_seconds", world.Round(took))
 	result.Expect(took <= unheardMax, "it has taken %v until %s was not ready", took, node)
 }

@@ -44,17 +44,17 @@ func runRotation(run *scenario.Run) {
 // rotationTrial is the series of events.
 type rotationTrial struct {
 	*world.Trial
-	result  *scenario.Result
-	holders *world.IdleClients
-	kept    []world.IdleClient
-	quiet   []world.IdleClient // that hold the first rotation up
+	result      *scenario.Result
+	idleClients *world.IdleClients
+	kept        []world.IdleClient
+	quiet       []world.IdleClient // that hold the first rotation up
 }
 
 func (r *rotationTrial) run() {
-	r.holders = r.Clients.NewIdleClients()
-	defer r.holders.Close()
+	r.idleClients = r.Clients.NewIdleClients()
+	defer r.idleClients.Close()
 	for range rotationKept {
-		one := script.Must(r.holders.Open())
+		one := script.Must(r.idleClients.Open())
 		script.Check(world.KeepAlive(one.Server))
 		r.kept = append(r.kept, one)
 	}
@@ -123,17 +123,17 @@ func (r *rotationTrial) awaitSilent(current uint32, count int) {
 	})
 }
 
-// awaitSaid waits until a command that goes on has said something.
-func (r *rotationTrial) awaitSaid(c *world.Command, what string) {
+// awaitOutput waits until a command that goes on has printed something.
+func (r *rotationTrial) awaitOutput(c *world.Command, what string) {
 	await.Promised(r.Context, await.Deadline, fmt.Sprintf("ballast %s says %q", c.Line(), what), func() error {
-		said := c.Output.String()
-		if strings.Contains(said, what) {
+		output := c.Output.String()
+		if strings.Contains(output, what) {
 			return nil
 		}
 		if err := c.Died(); err != nil {
 			return await.Stop(await.Broken(err))
 		}
-		return fmt.Errorf("it has said %q", said)
+		return fmt.Errorf("it has printed %q", output)
 	})
 }
 
@@ -163,7 +163,7 @@ func (r *rotationTrial) talk(connections ...world.IdleClient) {
 // silent are connections that say nothing, and that no keepalive holds.
 func (r *rotationTrial) silent(servers ...int) (all []world.IdleClient) {
 	for _, i := range servers {
-		one := r.holders.OpenAt(world.ServerName(i))
+		one := r.idleClients.OpenAt(world.ServerName(i))
 		all = append(all, one)
 	}
 	return all
@@ -179,9 +179,9 @@ func (r *rotationTrial) interrupt() {
 	}
 	rotation.Signal(syscall.SIGINT)
 	script.Check(rotation.Wait(r.Context, await.Deadline, false))
-	complained := rotation.Errors.String()
-	r.result.Expect(strings.Contains(complained, "still echo") && strings.Contains(complained, "go on with `ballast ctl key rotate`"),
-		"ballast %s that was interrupted said %q", rotation.Line(), complained)
+	complaint := rotation.Errors.String()
+	r.result.Expect(strings.Contains(complaint, "still echo") && strings.Contains(complaint, "go on with `ballast ctl key rotate`"),
+		"ballast %s that was interrupted said %q", rotation.Line(), complaint)
 }
 
 // goOn: data and a keepalive of clients that were silent let two rotations come to their end, which ask different controllers.
@@ -189,7 +189,7 @@ func (r *rotationTrial) goOn() {
 	var rotations []*world.Command
 	for controller := 1; controller <= 2; controller++ {
 		rotation := r.rotate(controller)
-		r.awaitSaid(rotation, "going on: epochs 1 and 2 are known, 2 is current")
+		r.awaitOutput(rotation, "going on: epochs 1 and 2 are known, 2 is current")
 		rotations = append(rotations, rotation)
 	}
 	r.talk(r.quiet[0])
@@ -207,7 +207,7 @@ func (r *rotationTrial) rotateWithoutAgents() {
 	silent := r.silent(2)
 	r.Daemons.Agents[world.ServerName(3)].Kill()
 	rotation := r.rotate(1)
-	r.awaitSaid(rotation, "agent s3 is lost")
+	r.awaitOutput(rotation, "agent s3 is lost")
 	r.awaitKeys("the agent of s3 alone holds up that the key is used", func(keys keyState) bool {
 		return keys.Current == 2 && len(keys.Keys) == 2 && all(keys.Keys[1].UseRefused, "s3")
 	})
@@ -226,7 +226,7 @@ func (r *rotationTrial) rotateWithoutAgents() {
 	r.done(3, rotation)
 }
 
-// all tells whether there are reasons, and each is about one thing.
+// all reports whether there are reasons, and each is about one thing.
 func all(reasons []string, about string) bool {
 	return len(reasons) > 0 && !slices.ContainsFunc(reasons, func(why string) bool { return !strings.Contains(why, about) })
 }

@@ -14,11 +14,11 @@ import (
 
 const (
 	segmentBytes = 1448 // of data, with timestamps
-	segmentsRead = 3    // of hellos: load balancers look at 4096 bytes; what is longer goes by the policy
-	hellosEach   = 3    // connections after a client's first
+	segmentsRead = 3    // of ClientHellos: load balancers look at 4096 bytes; what is longer goes by the policy
+	resumesEach  = 3    // connections after a client's first
 )
 
-// pattern is what happens to segments of a hello.
+// pattern is what happens to segments of a ClientHello.
 type pattern struct {
 	segments int
 	name     string
@@ -64,13 +64,13 @@ func runLoss(run *scenario.Run) {
 		one := &all[i]
 		source := netip.AddrFrom4([4]byte{10, 10, 1, byte(i + 1)})
 		one.fault.Source = source
-		with.Topology.HelloFaults = append(with.Topology.HelloFaults, one.fault)
+		with.Topology.ClientHelloFaults = append(with.Topology.ClientHelloFaults, one.fault)
 		more := 0
-		if one.segments > 1 { // what a hello needs, and a ticket, are less than a segment
+		if one.segments > 1 { // what a ClientHello needs, and a ticket, are less than a segment
 			more = (one.segments-1)*segmentBytes + segmentBytes/8
 		}
 		groups = append(groups, tlsclient.Group{Name: one.name, Target: with.Services[0].Target(), Source: source.String(),
-			Clients: 1, Sessions: 1, Resumes: hellosEach, TLS13: true, More: more})
+			Clients: 1, Sessions: 1, Resumes: resumesEach, TLS13: true, More: more})
 	}
 	seen := map[bool]map[string]tlsclient.Outcome{}
 	passed := map[netip.Addr]slowlink.Seen{}
@@ -106,7 +106,7 @@ func runLoss(run *scenario.Run) {
 	run.Result.AddTrial(outcome, false)
 	for _, one := range all {
 		met := passed[one.fault.Source]
-		connections := 2 * (1 + hellosEach)
+		connections := 2 * (1 + resumesEach)
 		run.Result.Expect(met.Connections >= connections && met.Segments == one.segments*met.Connections && met.Most == one.segments,
 			"%s: %d connections had %d segments, at most %d", one.name, met.Connections, met.Segments, met.Most)
 		run.Result.Expect(met.Lost == len(one.fault.Lost)*met.Connections && met.Doubled == len(one.fault.Doubled)*met.Connections &&

@@ -43,13 +43,13 @@ var Scenarios = []scenario.Scenario{
 }
 
 const (
-	atOnce      = 40
-	longest     = 3 * time.Second // of a connection
-	resumes     = 8               // connections of a session after its first
-	between     = 40              // connections, between two events
-	resumedMost = 0.7             // of connections, that resume a session at least
-	removed     = 3               // server, at the end
-	patience    = 10              // checks that fail in a row
+	atOnce     = 40
+	longest    = 3 * time.Second // of a connection
+	resumes    = 8               // connections of a session after its first
+	between    = 40              // connections, between two events
+	minResumed = 0.7             // of connections, that resume a session at least
+	removed    = 3               // server, at the end
+	patience   = 10              // checks that fail in a row
 
 	floodSYNs      = 30_000
 	floodPerSecond = 10_000
@@ -139,7 +139,7 @@ func judge(run *scenario.Run, outcome world.Result, seen map[string]tlsclient.Ou
 		run.Result.Measure("connections_"+name, float64(of.Connections))
 		run.Result.Measure("moved_"+name, float64(moved))
 		run.Result.Expect(moved == 0, "%s: %d of %d connections reached another server than their session's: %q", name, moved, of.Connections, of.Moves)
-		run.Result.Expect(float64(of.Resumed) >= resumedMost*float64(of.Connections), "%s: only %d of %d connections resumed a session", name, of.Resumed, of.Connections)
+		run.Result.Expect(float64(of.Resumed) >= minResumed*float64(of.Connections), "%s: only %d of %d connections resumed a session", name, of.Resumed, of.Connections)
 	}
 	for _, verdict := range []string{"answered_syn", "forwarded_by_session", "forwarded_new", "forwarded_by_cookie"} {
 		run.Result.Expect(total(outcome, verdict) > 0, "%s: no packet is counted as %s", outcome.Name, verdict)
@@ -155,12 +155,12 @@ func total(outcome world.Result, verdict string) (packets uint64) {
 
 // flood sends SYNs of clients that do not exist, while others' connections begin and end.
 func flood(t *world.Trial, result *scenario.Result, clients *world.Sessions, name string) {
-	strangers, target := t.Clients.OpenOutsiders(), netip.MustParseAddrPort(t.Fleet.Target())
-	defer strangers.Close()
+	outsiders, target := t.Clients.OpenOutsiders(), netip.MustParseAddrPort(t.Fleet.Target())
+	defer outsiders.Close()
 	before, connections := script.Must(t.Monitor.Verdicts(lbs...)), clients.Now()[name].Connections
 	scenario.Bounded(t, result, "flood", func() {
-		strangers.Flood(floodPerSecond, func(i int) ([]byte, bool) {
-			syn := frames.Segment{From: strangers.From, To: strangers.To, Client: strangers.Address(), Service: target, SYN: true,
+		outsiders.Flood(floodPerSecond, func(i int) ([]byte, bool) {
+			syn := frames.Segment{From: outsiders.From, To: outsiders.To, Client: outsiders.Address(), Service: target, SYN: true,
 				Sequence: t.Random.Uint32(), Value: t.Random.Uint32()}
 			return script.Must(syn.Frame()), i < floodSYNs
 		})

@@ -2,7 +2,6 @@ package sessions
 
 import (
 	"fmt"
-	"os/exec"
 	"slices"
 	"strings"
 
@@ -66,7 +65,7 @@ func resetByKernel(t *world.Trial, result *scenario.Result) {
 		of := t.Clients.StartTLS(group).Wait()[group.Name]
 		made, broken = made+of.Answered(), broken+of.BrokenConnections()
 		result.Expect(of.Servers[world.ServerName(1)] == 0, "a connection reached s1")
-		if said := resets(t, world.ServerName(1)); !said {
+		if output := resets(t, world.ServerName(1)); !output {
 			return fmt.Errorf("it does not, after %d broken connections", broken)
 		}
 		return nil
@@ -79,17 +78,10 @@ func resetByKernel(t *world.Trial, result *scenario.Result) {
 
 // translate loads the rules at a server.
 func translate(t *world.Trial, server int) {
-	script.Check(t.Lab.Space(world.ServerName(server)).Do(func() error {
-		nft := exec.Command("nft", "-f", "-")
-		nft.Stdin = strings.NewReader(dockerRules)
-		if said, err := nft.CombinedOutput(); err != nil {
-			return fmt.Errorf("load rules of nftables: %w: %s", err, said)
-		}
-		return nil
-	}))
+	script.Check(t.Lab.Run(world.ServerName(server), dockerRules, "nft", "-f", "-"))
 }
 
-// resets tells whether the agent of a server says that its kernel resets connections.
+// resets reports whether the agent of a server says that its kernel resets connections.
 func resets(t *world.Trial, node string) bool {
 	status := script.Must(t.Monitor.AgentStatus(node))
 	return slices.ContainsFunc(status.Problems, func(p string) bool { return strings.Contains(p, "the kernel has reset connections") })

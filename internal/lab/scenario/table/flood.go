@@ -25,7 +25,7 @@ const (
 	floodReplayed  = 5000
 	floodFINs      = 5000
 	floodPerSecond = 12_500
-	floodOverheard = 300     // packets of real clients, to be repeated
+	floodCaptured  = 300     // packets of real clients, to be repeated
 	floodDelivered = 0.8     // of a flood that must come through: queues are short
 	farSequence    = 1 << 30 // outside of every window
 )
@@ -49,51 +49,51 @@ func (x *tableTrial) runFloods() {
 	running := scenario.Steady(x.Trial)
 	f := &flooder{x, x.Clients.OpenOutsiders(), netip.MustParseAddrPort(x.Fleet.Target())}
 	defer f.Close()
-	overheard := f.overhear()
+	captured := f.capture()
 	x.Series(running,
 		world.Step{What: "flood of SYNs", Do: f.floodSYNs},
 		world.Step{What: "flood of forged cookies", Do: f.floodForged},
-		world.Step{What: "flood of repeated packets", Do: func() { f.floodReplayed(overheard) }},
-		world.Step{What: "flood of FINs, forged and with cookies of real connections", Do: func() { f.floodFINs(overheard) }},
+		world.Step{What: "flood of repeated packets", Do: func() { f.floodReplayed(captured) }},
+		world.Step{What: "flood of FINs, forged and with cookies of real connections", Do: func() { f.floodFINs(captured) }},
 		world.Step{What: "the flood's entries are free again", Do: f.awaitForgotten})
 }
 
-// overhear collects packets that real clients send within their connections.
-func (f *flooder) overhear() []frames.Segment {
+// capture collects packets that real clients send within their connections.
+func (f *flooder) capture() []frames.Segment {
 	ear := script.Must(f.Network.OpenFrames(world.ClientNode, "eth0"))
 	defer ear.Close()
-	var heard []frames.Segment
-	await.Until(f.Context, world.Stall, fmt.Sprintf("%d packets are overheard", floodOverheard), func() error {
+	var packets []frames.Segment
+	await.Until(f.Context, world.Stall, fmt.Sprintf("%d packets are overheard", floodCaptured), func() error {
 		for {
 			frame, err := ear.Receive()
 			if err != nil {
 				return await.Stop(err)
 			}
 			if frame == nil {
-				return fmt.Errorf("only %d", len(heard))
+				return fmt.Errorf("only %d", len(packets))
 			}
 			segment, ok := frames.Parse(frame)
 			if ok && segment.Service == f.service && !segment.SYN && !segment.FIN && segment.Echo != 0 {
 				segment.From, segment.To = f.From, f.To
-				heard = append(heard, segment)
+				packets = append(packets, segment)
 			}
-			if len(heard) == floodOverheard {
+			if len(packets) == floodCaptured {
 				return nil
 			}
 		}
 	})
-	return heard
+	return packets
 }
 
-// stranger is the next packet of a client that does not exist.
-func (f *flooder) stranger() frames.Segment {
+// outsider is the next packet of a client that does not exist.
+func (f *flooder) outsider() frames.Segment {
 	return frames.Segment{
 		From: f.From, To: f.To, Client: f.Address(), Service: f.service,
 		Sequence: f.Random.Uint32(), Acknowledged: f.Random.Uint32(), Value: f.Random.Uint32(), Echo: f.Random.Uint32() | 1,
 	}
 }
 
-// flood sends packets at the flood's pace, waits until most of them were counted by the verdicts that they must get, and measures what
+// flood sends packets at the rate of the flood, waits until most of them were counted by the verdicts that they must get, and measures what
 // they did. It returns all that was counted meanwhile, of real clients too.
 func (f *flooder) flood(name string, count int, next func(i int) frames.Segment, verdicts ...string) (counted map[string]uint64) {
 	before := script.Must(f.Monitor.Verdicts(f.lbs...))
@@ -150,7 +150,7 @@ func (f *flooder) held() (flood, real int, err error) {
 
 func (f *flooder) floodSYNs() {
 	f.flood("syn_flood", floodSYNs, func(int) frames.Segment {
-		segment := f.stranger()
+		segment := f.outsider()
 		segment.SYN, segment.Echo = true, 0
 		return segment
 	}, "forwarded_new")
@@ -159,23 +159,23 @@ func (f *flooder) floodSYNs() {
 }
 
 func (f *flooder) floodForged() {
-	counted := f.flood("forged", floodForged, func(int) frames.Segment { return f.stranger() },
+	counted := f.flood("forged", floodForged, func(int) frames.Segment { return f.outsider() },
 		"forwarded_bad_cookie", "forwarded_added", "forwarded_table_full")
 	f.result.Measure("forged_table_full", float64(counted["forwarded_table_full"]))
 	f.result.Expect(counted["forwarded_table_full"] > 0, "the table was never full: the flood proves nothing")
 }
 
-func (f *flooder) floodReplayed(overheard []frames.Segment) {
+func (f *flooder) floodReplayed(captured []frames.Segment) {
 	// Those of connections that have ended meanwhile may not find their entry.
-	f.flood("replayed", floodReplayed, func(i int) frames.Segment { return overheard[i%len(overheard)] },
+	f.flood("replayed", floodReplayed, func(i int) frames.Segment { return captured[i%len(captured)] },
 		"forwarded_by_table", "forwarded_added", "forwarded_table_full")
 }
 
-func (f *flooder) floodFINs(overheard []frames.Segment) {
+func (f *flooder) floodFINs(captured []frames.Segment) {
 	f.flood("fin_flood", floodFINs, func(i int) frames.Segment {
-		segment := f.stranger()
+		segment := f.outsider()
 		if i%2 == 0 {
-			segment = overheard[i/2%len(overheard)]
+			segment = captured[i/2%len(captured)]
 			segment.Sequence += farSequence // a server's TCP does not believe it; a load balancer cannot know
 		}
 		segment.FIN = true

@@ -24,9 +24,9 @@ import (
 const (
 	policyLimit    = 250             // packets of a connection in a second
 	greedyBytes    = 1_500_000       // 1040 packets: four windows of the limit
-	greedyLeast    = 2 * time.Second // that they take: of the first and of the last there may be only a part
+	minGreedy      = 2 * time.Second // that they take: of the first and of the last there may be only a part
 	scrubber       = 5               // server
-	scrubbedLeast  = 100             // packets
+	minScrubbed    = 100             // packets
 	scrubbedBefore = 60              // connections of all clients while one is scrubbed
 )
 
@@ -81,7 +81,7 @@ func (x *tableTrial) uploadGreedily() {
 	x.result.Measure("others_retransmitted", float64(others))
 	x.result.Measure("dropped_over_limit", float64(dropped))
 	x.result.Expect(answer.StatusCode/100 == 2, "the greedy upload was answered with %s", answer.Status)
-	x.result.Expect(dropped > 0 && took > greedyLeast, "the limit dropped %d packets of an upload that took %v", dropped, took)
+	x.result.Expect(dropped > 0 && took > minGreedy, "the limit dropped %d packets of an upload that took %v", dropped, took)
 	// Acknowledgements are not repeated.
 	x.result.Expect(dropped <= own+own/10+10 && others <= own/2, "the limit dropped %d packets; the greedy connection repeated %d, all others %d", dropped, own, others)
 }
@@ -160,7 +160,7 @@ func (s *scrubbing) watch(running *world.Load) {
 		s.Traffic.Busy(running, scrubbedBefore)
 		await.Promised(s.Context, world.Stall, "the scrubber has handed on what it was sent", func() error {
 			on, sent, err := s.handedOn()
-			if err == nil && (on < scrubbedLeast || on+on/20 < sent) {
+			if err == nil && (on < minScrubbed || on+on/20 < sent) {
 				err = fmt.Errorf("it was sent %d packets and handed on %d", sent, on)
 			}
 			return err

@@ -30,14 +30,14 @@ var Scenarios = []scenario.Scenario{
 
 // Implementation constants.
 const (
-	tableIdle      = 5 * time.Second
-	tableSettles   = 30 * time.Second // until ended entries are swept, on a machine that is busy with other things
-	tableHolders   = 12               // connections that say something and are silent then
-	tableUpload    = 300_000          // bytes of it
-	tableDownloads = 24
-	tableResets    = 8
-	headerBytes    = 52   // of IP and TCP with timestamps
-	countedShare   = 0.02 // that counters may be off: CPUs may overwrite each other's
+	tableIdle        = 5 * time.Second
+	tableSettles     = 30 * time.Second // until ended entries are swept, on a machine that is busy with other things
+	tableIdleClients = 12               // connections that say something and are silent then
+	tableUpload      = 300_000          // bytes of it
+	tableDownloads   = 24
+	tableResets      = 8
+	headerBytes      = 52   // of IP and TCP with timestamps
+	countedShare     = 0.02 // that counters may be off: CPUs may overwrite each other's
 )
 
 // tableTopology has two load balancers. The router spreads connections by the hash that their sockets put on packets: without rehash each
@@ -71,14 +71,14 @@ func runTable(run *scenario.Run) {
 	}
 }
 
-// silentClients are the clients of the holders, once all have their answers.
+// silentClients are the idle clients, once all have their answers.
 type silentClients map[netip.AddrPort]bool
 
 func (x *tableTrial) runEntries() {
 	running := x.Traffic.Generate(scenario.Downloads(x.Fleet.Target(), tableDownloads))
 	await.Promised(x.Context, tableSettles, "tables list the downloads", func() error { return x.Tables.Listed(nil, x.lbs...) })
-	holders := x.Traffic.Generate(traffic.Flow{
-		Name: "hold", Target: x.Fleet.Target(), Count: tableHolders, Concurrent: tableHolders, PerSecond: 50, Requests: []traffic.Request{
+	idleClients := x.Traffic.Generate(traffic.Flow{
+		Name: "hold", Target: x.Fleet.Target(), Count: tableIdleClients, Concurrent: tableIdleClients, PerSecond: 50, Requests: []traffic.Request{
 			{Path: world.PathUpload + "hold", Bytes: tableUpload, Upload: true}, {Path: world.PathName, Pause: time.Hour}},
 	})
 	silent := silentClients{}
@@ -87,7 +87,7 @@ func (x *tableTrial) runEntries() {
 		{What: "reset connections", Do: x.resetSome},
 		{What: "end connections", Do: x.endSome},
 		{What: "tables hold nothing that has ended, nor what is silent", Do: func() { x.awaitFreed(silent) }},
-		{What: "silent connections go on", Do: func() { x.speak(holders, silent) }},
+		{What: "silent connections go on", Do: func() { x.speak(idleClients, silent) }},
 		{What: "kill lb1; all its connections get entries on lb2", Do: x.lose1},
 		{What: "lb1 returns", Do: func() { x.Failures.ReturnLB(1) }},
 	} {
@@ -132,12 +132,12 @@ func (x *tableTrial) awaitCounted(silent silentClients) {
 				exact++
 			}
 		}
-		if len(silent) != tableHolders || len(have) != tableHolders+tableDownloads {
-			return fmt.Errorf("%d of %d have uploaded all, %d are open", len(silent), tableHolders, len(have))
+		if len(silent) != tableIdleClients || len(have) != tableIdleClients+tableDownloads {
+			return fmt.Errorf("%d of %d have uploaded all, %d are open", len(silent), tableIdleClients, len(have))
 		}
 		return nil
 	})
-	x.result.Measure("connections_listed", tableHolders+tableDownloads)
+	x.result.Measure("connections_listed", tableIdleClients+tableDownloads)
 	x.result.Measure("uploads_counted_exactly", float64(exact))
 }
 
@@ -195,13 +195,13 @@ func (x *tableTrial) awaitFreed(silent silentClients) {
 }
 
 // speak lets the silent connections speak and end.
-func (x *tableTrial) speak(holders *world.Load, silent silentClients) {
+func (x *tableTrial) speak(idleClients *world.Load, silent silentClients) {
 	have := script.Must(x.Tables.Connections())
 	for client := range silent {
 		x.result.Expect(have[client].Server != "", "%v has no connection any more: it was to be silent only", client)
 	}
 	clear(silent)
-	holders.Finish(x.Context)
+	idleClients.Finish(x.Context)
 }
 
 // lose1 ends lb1 as a power cut would.

@@ -126,10 +126,10 @@ func TestScalingIsWithinItsBands(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, claim := range experiment.Claims {
-		got, told := outcome.Values[claim.ID]
+		got, reported := outcome.Values[claim.ID]
 		margin := 0.05 * math.Abs(got) // one seed
-		if !told || got < claim.Low-margin || got > claim.High+margin {
-			t.Errorf("%s: %v (%v), want %v..%v", claim.ID, got, told, claim.Low, claim.High)
+		if !reported || got < claim.Low-margin || got > claim.High+margin {
+			t.Errorf("%s: %v (%v), want %v..%v", claim.ID, got, reported, claim.Low, claim.High)
 		}
 	}
 }

@@ -100,7 +100,7 @@ func runAim(run *sim.Run) {
 		load := c.play(run, i, len(cases))
 		run.Value(c.name, load)
 	}
-	tellForged(run, newKeys(run.Seed).cookie)
+	reportForged(run, newKeys(run.Seed).cookie)
 }
 
 // aimed is a world with attackers.

@@ -85,8 +85,8 @@ func (b *bots) strike(c *carried) {
 	}
 	flow := b.arrivals.Uint64()
 	_, index := c.open(flow, b.at)
-	if told := c.entries.packet(flow, index, b.at, false); told != 0 {
-		index = told
+	if reported := c.entries.packet(flow, index, b.at, false); reported != 0 {
+		index = reported
 	}
 	if b.speak {
 		b.waiting = append(b.waiting, bot{b.at + talkRTT, flow, index})

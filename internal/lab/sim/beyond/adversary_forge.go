@@ -9,8 +9,8 @@ import (
 // forgedCookies are tried in each way.
 const forgedCookies = 500_000
 
-// tellForged tells how many forged cookies a load balancer that has one key takes for those of a server, and how many for the victim's.
-func tellForged(run *sim.Run, key cookie.Key) {
+// reportForged reports how many forged cookies a load balancer that has one key takes for those of a server, and how many for the victim's.
+func reportForged(run *sim.Run, key cookie.Key) {
 	draws := random.New(run.Seed, "forgers")
 	var guessed, replayed, turned servedBy
 	for range forgedCookies {

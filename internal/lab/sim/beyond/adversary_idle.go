@@ -19,9 +19,9 @@ const (
 )
 
 // idleRates are bots' connections a second for each 1000 entries, by kind of bots.
-var idleRates = map[string][]float64{"silent": {0, 10, 30, idleMost}, "idle": {1, 3, 10, 30, idleMost}, "guessing": {10, 30, idleMost}}
+var idleRates = map[string][]float64{"silent": {0, 10, 30, maxIdleRate}, "idle": {1, 3, 10, 30, maxIdleRate}, "guessing": {10, 30, maxIdleRate}}
 
-const idleMost = 100
+const maxIdleRate = 100
 
 func idleExperiment() sim.Experiment {
 	return sim.Experiment{
@@ -126,7 +126,7 @@ func (c *idleCase) look(run *sim.Run, now int64) {
 	if now > idleTo && unseen <= idleSeen && c.back == 0 {
 		c.back = now - idleTo
 	}
-	if c.rate == idleMost && now%(5*second) == 0 {
+	if c.rate == maxIdleRate && now%(5*second) == 0 {
 		run.Point("time/"+c.kind+" bots", float64(now/second), 100*unseen)
 	}
 }
@@ -136,7 +136,7 @@ func (c *idleCase) tell(run *sim.Run) {
 	switch {
 	case c.rate == 0:
 		run.Value("unseen-0", c.unseen)
-	case c.rate == idleMost:
+	case c.rate == maxIdleRate:
 		run.Value(fmt.Sprintf("unseen-%s-100", c.kind), c.unseen)
 		run.Value(fmt.Sprintf("back-%s-100", c.kind), float64(c.back)/float64(second))
 		if c.kind == "idle" {

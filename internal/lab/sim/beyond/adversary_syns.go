@@ -100,7 +100,7 @@ func runSyns(run *sim.Run, connections int) {
 		run.Progress(int64(talks.flow)*int64(len(talks.hearers)), int64(talks.flow)*int64(len(talks.hearers))*synsTo/now)
 	}
 	talks.close()
-	tellSyns(run, talks.tallies, unseen)
+	reportSyns(run, talks.tallies, unseen)
 }
 
 // synsTables returns the world with all load balancers: plain hash, an exact LRU and Linux's LRU map for each rate, and ours.
@@ -122,8 +122,8 @@ func synsTables(seed uint64, connections int) (ours []*carried, t *talks) {
 	return ours, t
 }
 
-// tellSyns tells what became of the connections; tallies are in the order of synsTables.
-func tellSyns(run *sim.Run, tallies []tally, unseen []float64) {
+// reportSyns reports what became of the connections; tallies are in the order of synsTables.
+func reportSyns(run *sim.Run, tallies []tally, unseen []float64) {
 	hash := tallies[0]
 	run.Share("hash", hash.wrong, hash.all)
 	for i, rate := range synsRates {
@@ -135,16 +135,16 @@ func tellSyns(run *sim.Run, tallies []tally, unseen []float64) {
 			run.Point("pushed out of Linux's LRU map", rate, percent(kernel.lost, kernel.all))
 			run.Point("broken, Linux's LRU map", rate, percent(kernel.wrong, kernel.all))
 		}
-		told := fmt.Sprint(rate)
+		reported := fmt.Sprint(rate)
 		if rate == 0 || rate == 0.1 || rate == 1 {
-			run.Share("lru-lost-"+told, lru.lost, lru.all)
+			run.Share("lru-lost-"+reported, lru.lost, lru.all)
 		}
 		if rate == 0.1 || rate == 1 {
-			run.Share("lru-broken-"+told, lru.wrong, lru.all)
+			run.Share("lru-broken-"+reported, lru.wrong, lru.all)
 		}
 		if rate == 0 || rate == 1 {
-			run.Share("kernel-lost-"+told, kernel.lost, kernel.all)
-			run.Share("kernel-broken-"+told, kernel.wrong, kernel.all)
+			run.Share("kernel-lost-"+reported, kernel.lost, kernel.all)
+			run.Share("kernel-broken-"+reported, kernel.wrong, kernel.all)
 		}
 	}
 	for i, rate := range synsOurs[:3] {

@@ -115,7 +115,7 @@ type carried struct {
 	fates   []fate
 }
 
-// attack is what strangers do to a table.
+// attack is what outsiders do to a table.
 type attack interface {
 	next() int64 // when they do it again
 	strike(c *carried)
@@ -179,8 +179,8 @@ func (c *carried) packet(n uint32, now int64, last bool) {
 	if id != c.servers[n] {
 		c.fates[n] |= wentWrong
 	}
-	if told := c.entries.packet(t.placed, index, now, last); told != 0 {
-		c.echoes[n] = c.cookie(t, told, id)
+	if reported := c.entries.packet(t.placed, index, now, last); reported != 0 {
+		c.echoes[n] = c.cookie(t, reported, id)
 	}
 }
 

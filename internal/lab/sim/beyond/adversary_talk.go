@@ -66,7 +66,7 @@ type talk struct {
 
 // hearer is a load balancer that all packets come through. Connections have numbers, which are used again when they have ended.
 type hearer interface {
-	until(now int64) // what strangers and its own sweeper do up to now
+	until(now int64) // what outsiders and its own sweeper do up to now
 	syn(n uint32, now int64)
 	packet(n uint32, now int64, last bool)
 	fate(n uint32) fate

@@ -152,7 +152,7 @@ func TestEntriesAreThoseOfATableWithoutWords(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		clever := newEntries(2 * conntable.BlockEntries)
 		dumb := &dumbEntries{partitions: clever.partitions, used: map[[2]uint32]entry{}}
-		told, now := map[uint64]uint16{}, int64(0)
+		reported, now := map[uint64]uint16{}, int64(0)
 		for range rapid.IntRange(1, 600).Draw(t, "packets") {
 			now += rapid.Int64Range(0, second/4).Draw(t, "gap")
 			for clever.swept <= now {
@@ -164,12 +164,12 @@ func TestEntriesAreThoseOfATableWithoutWords(t *testing.T) {
 			}
 			flow := rapid.Uint64Range(0, 300).Draw(t, "flow") * 0x9e3779b97f4a7c15
 			last := rapid.IntRange(0, 9).Draw(t, "last") == 0
-			have, want := clever.packet(flow, told[flow], now, last), dumb.packet(flow, told[flow], now, last)
+			have, want := clever.packet(flow, reported[flow], now, last), dumb.packet(flow, reported[flow], now, last)
 			if have != want {
-				t.Fatalf("at %d ns, flow %x with %d: index %d, want %d", now, flow, told[flow], have, want)
+				t.Fatalf("at %d ns, flow %x with %d: index %d, want %d", now, flow, reported[flow], have, want)
 			}
 			if have != 0 {
-				told[flow] = have
+				reported[flow] = have
 			}
 		}
 		free := 0

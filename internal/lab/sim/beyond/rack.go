@@ -114,7 +114,7 @@ func playRack(run *sim.Run, rate float64, world *flows.World, longest int64, ser
 				w.lose(l.who) // what came since
 			}
 		}
-		w.pace()
+		w.addRetries()
 		if now%(second/2) == 0 {
 			spread := 1 + w.Spread()
 			run.Point(series, float64(now)/float64(second), spread)
@@ -138,8 +138,8 @@ func (w *rackWorld) lose(who uint32) int {
 	return cut
 }
 
-// pace adds the retries of the next step to the arrivals.
-func (w *rackWorld) pace() {
+// addRetries adds the retries of the next step to the arrivals.
+func (w *rackWorld) addRetries() {
 	part := w.retry * float64(rackStep) / float64(second) / rackRetrySecond
 	if part < 1e-3 {
 		part, w.retry = 0, 0

@@ -59,7 +59,7 @@ func TestTheOldestBucketsMove(t *testing.T) {
 
 func TestHalfOfTheUpdatesAreRemovalsAndTellWhoIsThere(t *testing.T) {
 	there, at, removals := dispatch.Everybody(servers), int64(0), 0
-	updates := updatesOf(3, highestPace)
+	updates := updatesOf(3, maxUpdateRate)
 	for i, u := range updates {
 		if u.at < at || slices.Contains(there, u.server) == u.back {
 			t.Fatalf("update %d: %d at %d after %d, back %v", i, u.server, u.at, at, u.back)
@@ -77,7 +77,7 @@ func TestHalfOfTheUpdatesAreRemovalsAndTellWhoIsThere(t *testing.T) {
 		}
 	}
 	minutes := float64(updatesWarmUp+updatesMeasured) / 60e9
-	if pace := float64(removals) / minutes; pace < 34 || pace > 46 {
-		t.Errorf("%g removals a minute", pace)
+	if perMinute := float64(removals) / minutes; perMinute < 34 || perMinute > 46 {
+		t.Errorf("%g removals a minute", perMinute)
 	}
 }

@@ -44,7 +44,7 @@ func hashFormula(movesPerSecond float64) float64 {
 // Figure 2a's oracle: the number of servers is fixed, and buckets move one by one.
 func TestBeamerBreaksWhatTheFormulaSaysWhenBucketsMoveIndependently(t *testing.T) {
 	once(t, func(progress *meter) {
-		const cells, moves = servers * bucketsPerServer, highestPace * bucketsPerServer / 60.0 // per second
+		const cells, moves = servers * bucketsPerServer, maxUpdateRate * bucketsPerServer / 60.0 // per second
 		config := worldOf(1, connections)
 		config.Table = &flows.Table{Owners: everybodyTimes(bucketsPerServer), Depth: 2}
 		gaps, choice := random.New(1, "gaps"), random.New(1, "cells")
@@ -74,7 +74,7 @@ func TestUpdatesBreakWithinTheBands(t *testing.T) {
 	experiment := brokenByUpdates()
 	one := experiment
 	one.Run = func(run *sim.Run) {
-		runPace(&meter{run: run}, worldOf(run.Seed, connections), highestPace)
+		runRate(&meter{run: run}, worldOf(run.Seed, connections), maxUpdateRate)
 	}
 	one.Claims = slices.DeleteFunc(slices.Clone(one.Claims), func(claim sim.Claim) bool { return !strings.HasSuffix(claim.ID, "-80") || claim.ID == "cookie-80" })
 	outcome, err := sim.Once(t.Context(), one, 1)
@@ -176,7 +176,7 @@ func TestTheSameSeedGivesTheSameOutcome(t *testing.T) {
 		"2a": func(run *sim.Run) {
 			draw := random.New(run.Seed, "buckets")
 			table := newStable(servers, servers, servers*bucketsPerServer, &draw)
-			stats := playBuckets(&meter{run: run}, worldOf(run.Seed, 2000), highestPace, table)
+			stats := playBuckets(&meter{run: run}, worldOf(run.Seed, 2000), maxUpdateRate, table)
 			run.Point("broken", float64(stats.Ended), float64(stats.Broken))
 		},
 		"2b": func(run *sim.Run) {

@@ -16,10 +16,10 @@ import (
 const (
 	updatesWarmUp   = longestLife
 	updatesMeasured = 300 * second
-	highestPace     = 80
+	maxUpdateRate   = 80
 )
 
-var paces = []float64{1.5, 5, 10, 20, 40, highestPace} // updates per minute
+var ratesPerMinute = []float64{1.5, 5, 10, 20, 40, maxUpdateRate} // updates per minute
 
 func brokenByUpdates() sim.Experiment {
 	return sim.Experiment{
@@ -46,36 +46,36 @@ func brokenByUpdates() sim.Experiment {
 func runUpdates(run *sim.Run) {
 	config := worldOf(run.Seed, connections)
 	progress := meter{run: run}
-	for range 3*len(paces) + 1 {
+	for range 3*len(ratesPerMinute) + 1 {
 		progress.expect(config.Rate, updatesWarmUp+updatesMeasured)
 	}
-	for _, pace := range paces {
-		runPace(&progress, config, pace)
+	for _, perMinute := range ratesPerMinute {
+		runRate(&progress, config, perMinute)
 	}
 	turns := &dispatch.Turns{Round: dispatch.Everybody(servers)}
 	config.Chooser = turns
-	stats := play(&progress, flows.New(config), updatesOf(run.Seed, highestPace), func(u update) { turns.Round = u.present })
+	stats := play(&progress, flows.New(config), updatesOf(run.Seed, maxUpdateRate), func(u update) { turns.Round = u.present })
 	run.Share("cookie-80", stats.BrokenAt(1), stats.Ended)
 }
 
-// runPace plays the updates of one pace with each controller of the buckets.
-func runPace(progress *meter, config flows.Config, pace float64) {
+// runRate plays the updates of one rate with each controller of the buckets.
+func runRate(progress *meter, config flows.Config, perMinute float64) {
 	run, draw := progress.run, random.New(config.Seed, "buckets")
-	stats := playBuckets(progress, config, pace, newStable(servers, servers, servers*bucketsPerServer, &draw))
-	oldest := playBuckets(progress, config, pace, newStable(servers, servers, servers*bucketsPerServer, nil))
-	home := playBuckets(progress, config, pace, buckets.New(servers, bucketsPerServer))
-	run.Point("plain hash", pace, percent(stats.BrokenAt(1), stats.Ended))
-	run.Point("Beamer", pace, percent(stats.BrokenAt(2), stats.Ended))
-	run.Point("Beamer, formula", pace, 100*beamerFormula(pace/60/servers))
-	run.Point("Beamer, oldest", pace, percent(oldest.BrokenAt(2), oldest.Ended))
-	run.Point("Beamer, home", pace, percent(home.BrokenAt(2), home.Ended))
-	run.Point("three owners (SHELL)", pace, percent(stats.BrokenAt(3), stats.Ended))
-	switch pace {
+	stats := playBuckets(progress, config, perMinute, newStable(servers, servers, servers*bucketsPerServer, &draw))
+	oldest := playBuckets(progress, config, perMinute, newStable(servers, servers, servers*bucketsPerServer, nil))
+	home := playBuckets(progress, config, perMinute, buckets.New(servers, bucketsPerServer))
+	run.Point("plain hash", perMinute, percent(stats.BrokenAt(1), stats.Ended))
+	run.Point("Beamer", perMinute, percent(stats.BrokenAt(2), stats.Ended))
+	run.Point("Beamer, formula", perMinute, 100*beamerFormula(perMinute/60/servers))
+	run.Point("Beamer, oldest", perMinute, percent(oldest.BrokenAt(2), oldest.Ended))
+	run.Point("Beamer, home", perMinute, percent(home.BrokenAt(2), home.Ended))
+	run.Point("three owners (SHELL)", perMinute, percent(stats.BrokenAt(3), stats.Ended))
+	switch perMinute {
 	case 1.5:
 		run.Share("beamer-1.5", stats.BrokenAt(2), stats.Ended)
 	case 20:
 		run.Share("beamer-20", stats.BrokenAt(2), stats.Ended)
-	case highestPace:
+	case maxUpdateRate:
 		run.Share("hash-80", stats.BrokenAt(1), stats.Ended)
 		run.Share("beamer-80", stats.BrokenAt(2), stats.Ended)
 		run.Share("beamer-oldest-80", oldest.BrokenAt(2), oldest.Ended)
@@ -91,10 +91,10 @@ type controller interface {
 }
 
 // playBuckets has servers come and go while connections are led by buckets.
-func playBuckets(progress *meter, config flows.Config, pace float64, table controller) flows.Stats {
+func playBuckets(progress *meter, config flows.Config, perMinute float64, table controller) flows.Stats {
 	config.Table = &flows.Table{Owners: table.Owners(), Depth: 2}
 	w := flows.New(config)
-	return play(progress, w, updatesOf(config.Seed, pace), func(u update) {
+	return play(progress, w, updatesOf(config.Seed, perMinute), func(u update) {
 		if u.back {
 			place(w, table.Return(u.server))
 		} else {
@@ -129,14 +129,14 @@ type update struct {
 	present []uint32 // who is there from then on
 }
 
-// updatesOf returns the updates of the servers at a pace per minute, half of them removals. A quarter of the servers always stays.
-func updatesOf(seed uint64, pace float64) []update {
+// updatesOf returns the updates of the servers at a rate per minute, half of them removals. A quarter of the servers always stays.
+func updatesOf(seed uint64, perMinute float64) []update {
 	choice, gaps, downs := random.New(seed, "updates"), random.New(seed, "update gaps"), random.New(seed, "downtimes")
 	const end = updatesWarmUp + updatesMeasured
 	var updates []update
 	downtimes, back, present := data.Downtimes(), event.New(second), dispatch.Everybody(servers)
 	for leaves := int64(0); leaves < end; {
-		leaves = min(end, leaves+int64(gaps.Exp(60/(pace/2))*float64(second)))
+		leaves = min(end, leaves+int64(gaps.Exp(60/(perMinute/2))*float64(second)))
 		for at, server, due := back.PopBefore(leaves); due; at, server, due = back.PopBefore(leaves) {
 			present = append(present[:len(present):len(present)], server)
 			updates = append(updates, update{at: at, server: server, back: true, present: present})

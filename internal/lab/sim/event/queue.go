@@ -13,7 +13,7 @@ import (
 const (
 	timeBits = 32 // of a record
 	turnBits = 28 // log2 of the length of a slot of the ring in ns
-	mostLeaf = 24 // log2 of the longest leaf in ns
+	maxLeaf  = 24 // log2 of the longest leaf in ns
 )
 
 // Queue holds events: times in nanoseconds from 0, and a payload that means something to the caller. Make one by New. In steady
@@ -53,7 +53,7 @@ type farEvent struct {
 // New returns an empty queue. tickNS is about how far apart events are, in ns: what it is changes the speed and nothing else.
 func New(tickNS int64) *Queue {
 	q := &Queue{}
-	for q.shift < mostLeaf && tickNS>>(q.shift+1) > 0 {
+	for q.shift < maxLeaf && tickNS>>(q.shift+1) > 0 {
 		q.shift++
 	}
 	q.wheels = newWheels(q.shift)
@@ -121,7 +121,7 @@ func (q *Queue) Next(limit int64) []Event {
 // At returns the time of an event that was among those that Next returned last.
 func (q *Queue) At(e Event) int64 { return q.cursor>>timeBits<<timeBits | int64(e.low()) }
 
-// anyBefore opens the next leaf if need be and tells whether there is an event before limit. If not, the time is limit from then on.
+// anyBefore opens the next leaf if need be and reports whether there is an event before limit. If not, the time is limit from then on.
 func (q *Queue) anyBefore(limit int64) bool {
 	for q.next == len(q.leaf) {
 		if !q.advance(limit) {

@@ -6,13 +6,13 @@ import "math/bits"
 const (
 	fewEvents  = 12  // up to how many sorting by insertion is faster
 	manyEvents = 512 // from how many on it is not worth while even if little is left to do
-	mostSorted = 10  // bits of time that a counting sort looks at, at most
+	maxSorted  = 10  // bits of time that a counting sort looks at, at most
 )
 
 // sort puts the open leaf in order of time. Events of one time stay in the order in which they came.
 func (q *Queue) sort() {
 	if len(q.leaf) >= manyEvents {
-		passes := (q.shift + mostSorted - 1) / mostSorted
+		passes := (q.shift + maxSorted - 1) / maxSorted
 		for shift := uint(0); passes > 0; passes-- {
 			digit := (q.shift - shift) / passes
 			q.countingSort(shift, digit)
@@ -21,7 +21,7 @@ func (q *Queue) sort() {
 		return
 	}
 	if len(q.leaf) > fewEvents {
-		digit := min(uint(bits.Len(uint(len(q.leaf))))+1, mostSorted, q.shift)
+		digit := min(uint(bits.Len(uint(len(q.leaf))))+1, maxSorted, q.shift)
 		q.countingSort(q.shift-digit, digit)
 	}
 	insertionSort(q.leaf)
@@ -39,8 +39,8 @@ func insertionSort(events []Event) {
 
 // countingSort orders the open leaf by some bits of time, stably.
 func (q *Queue) countingSort(shift, digit uint) {
-	var place [1 << mostSorted]uint32
-	mask := uint32(1)<<min(digit, mostSorted) - 1
+	var place [1 << maxSorted]uint32
+	mask := uint32(1)<<min(digit, maxSorted) - 1
 	for _, e := range q.leaf {
 		place[e.low()>>shift&mask]++
 	}

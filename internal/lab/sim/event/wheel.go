@@ -4,8 +4,8 @@ import "math/bits"
 
 // Implementation constants.
 const (
-	mostDigit = 9    // bits of time that one wheel tells apart, at most
-	ringSize  = 4096 // slots
+	maxDigit = 9    // bits of time that one wheel tells apart, at most
+	ringSize = 4096 // slots
 )
 
 // wheel has the events of one slot of the next coarser wheel by the next digit of their time. The coarsest, the ring, has those of the next
@@ -18,7 +18,7 @@ type wheel struct {
 
 // newWheels returns wheels that tell leaves apart, by digits that are about alike, and the ring.
 func newWheels(leafShift uint) []wheel {
-	wheels := make([]wheel, (turnBits-leafShift+mostDigit-1)/mostDigit+1)
+	wheels := make([]wheel, (turnBits-leafShift+maxDigit-1)/maxDigit+1)
 	shift := leafShift
 	for i := range wheels[:len(wheels)-1] {
 		digit := (turnBits - shift) / uint(len(wheels)-1-i)

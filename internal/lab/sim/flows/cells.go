@@ -70,7 +70,7 @@ func (o *owners) place(at int, owner uint32, now uint64, order uint32) {
 // movedLately returns 0 when no living flow has seen the cell change; else 1.
 func (o *owners) movedLately(at uint32) int { return int(o.moved[at/64] >> (at % 64) & 1) }
 
-// changedSince tells whether a cell's owner has changed in the life of a flow of that age.
+// changedSince reports whether a cell's owner has changed in the life of a flow of that age.
 func (o *owners) changedSince(at uint32, age uint32, now uint64) bool {
 	return uint32(now)-o.cells[at].changed < age
 }

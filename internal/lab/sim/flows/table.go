@@ -128,7 +128,7 @@ func (s *tableSteerer) depthAtNodes(server uint32, flow uint64, age uint32) int 
 	return deepest
 }
 
-// knewIt tells whether the load balancer of a step had the flow before.
+// knewIt reports whether the load balancer of a step had the flow before.
 func (s *tableSteerer) knewIt(first uint32, at int) bool {
 	for _, earlier := range s.nodeSteps[at+1:] {
 		if earlier.owner == s.nodeSteps[at].owner {

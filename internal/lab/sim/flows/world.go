@@ -44,7 +44,7 @@ type Table struct {
 	// them. 1: the owner only. 2: Beamer's daisy chain. More, up to MaxDepth: SHELL's history. 0 counts as 1. It matters to Stats.Broken only.
 	Depth int
 
-	// Accepts tells whether a candidate takes a connection, by its live connections. The last candidate has to. nil: the first does.
+	// Accepts reports whether a candidate takes a connection, by its live connections. The last candidate has to. nil: the first does.
 	Accepts func(server uint32, load int32) bool
 
 	// Nodes are the load balancers that connections come through, by a cell of their own hash; nil: it does not matter, they all know the
@@ -241,7 +241,7 @@ func (w *World) AddServer() uint32 {
 	return server
 }
 
-// SetActive tells whether a server counts in the imbalance. One that drains should not. Who gets connections is up to table and chooser.
+// SetActive reports whether a server counts in the imbalance. One that drains should not. Who gets connections is up to table and chooser.
 func (w *World) SetActive(server uint32, active bool) {
 	w.balance.set(server, active, w.loads[server], w.now)
 }

@@ -46,7 +46,7 @@ func (p placed) outline() plotter.XYs {
 // neither infinite nor 0.
 const extreme = 1e100
 
-// fits tells whether a point has a place on a diagram's axes.
+// fits reports whether a point has a place on a diagram's axes.
 func fits(point sim.Place, diagram sim.Diagram) bool {
 	on := func(v float64, logarithmic bool) bool {
 		return math.Abs(v) < extreme && (!logarithmic || v > 1/extreme)

@@ -1,19 +1,19 @@
 package queueing
 
 // sum is what a server has done until now.
-func (w *World) sum(server int) told {
-	return told{busyNS: w.busyNS(server), waitNS: w.stations[server].waitNS, at: w.now}
+func (w *World) sum(server int) totals {
+	return totals{busyNS: w.busyNS(server), waitNS: w.stations[server].waitNS, at: w.now}
 }
 
 // busy is the part of the time since another sum that a server's cores worked, on average.
-func (w *World) busy(server int, now, then told) float64 {
+func (w *World) busy(server int, now, then totals) float64 {
 	return float64(now.busyNS-then.busyNS) / float64(max(now.at-then.at, 1)*w.stations[server].cores)
 }
 
 // Tell returns how busy a server's cores were, 0 to 1, and how many requests it had, on average since it last told.
 func (w *World) Tell(server int) (busy, open float64) {
-	then, now := w.told[server], w.sum(server)
-	w.told[server] = now
+	then, now := w.reported[server], w.sum(server)
+	w.reported[server] = now
 	return w.busy(server, now, then), (now.waitNS - then.waitNS) / float64(max(now.at-then.at, 1))
 }
 

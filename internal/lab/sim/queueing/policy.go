@@ -72,10 +72,10 @@ func leastReported(interval int64) maker {
 type lowest struct{}
 
 // Choose implements flows.Chooser.
-func (lowest) Choose(_ uint64, told []int32) uint32 {
+func (lowest) Choose(_ uint64, reported []int32) uint32 {
 	best := 0
-	for server, load := range told {
-		if load < told[best] {
+	for server, load := range reported {
+		if load < reported[best] {
 			best = server
 		}
 	}

@@ -35,11 +35,11 @@ type Size struct {
 // The experiment drives, as it does in package flows. Not safe for concurrent use.
 type World struct {
 	*network
-	config Config
-	sizes  []Size
-	open   []int32 // requests at each server
-	live   int     // in all
-	told   []told  // by server
+	config   Config
+	sizes    []Size
+	open     []int32  // requests at each server
+	live     int      // in all
+	reported []totals // by server
 
 	gaps   random.Stream
 	next   float64 // ns: of the next request
@@ -53,7 +53,7 @@ type World struct {
 }
 
 // told is what a server had done when it last told: in sum, so that differences are means.
-type told struct {
+type totals struct {
 	busyNS int64
 	waitNS float64 // of all its requests together
 	at     int64
@@ -61,9 +61,9 @@ type told struct {
 
 // windows gather how busy servers are in each second.
 type windows struct {
-	past     []told // by server, as it was when the window began, or when it came in the midst of it
-	away     []bool // by server: it is none of those that count
-	number   uint32 // how often they began anew
+	past     []totals // by server, as it was when the window began, or when it came in the midst of it
+	away     []bool   // by server: it is none of those that count
+	number   uint32   // how often they began anew
 	mean     float64
 	variance float64 // between servers. Both are sums over windows
 	count    float64
@@ -99,7 +99,7 @@ func (w *World) Now() int64 { return w.now }
 func (w *World) AddServer(size Size) {
 	w.add(size.Cores)
 	w.sizes, w.open = append(w.sizes, size), append(w.open, 0)
-	w.told, w.windows.past, w.windows.away = append(w.told, told{at: w.now}), append(w.windows.past, told{at: w.now}), append(w.windows.away, false)
+	w.reported, w.windows.past, w.windows.away = append(w.reported, totals{at: w.now}), append(w.windows.past, totals{at: w.now}), append(w.windows.away, false)
 }
 
 // SetActive says whether a server counts among those whose work is compared. Who gets requests is the chooser's business.

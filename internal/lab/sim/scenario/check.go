@@ -17,7 +17,7 @@ func (r *reader) check(s *Scenario) {
 	for i := range s.Events {
 		r.checkEvent(s, i)
 	}
-	if n := s.mostServers(); n > maxServers {
+	if n := s.peakServers(); n > maxServers {
 		r.FailAt("events", fmt.Sprintf("add fewer: at most %d altogether", maxServers), "up to %d servers", n)
 	}
 	if s.requests() {
@@ -121,8 +121,8 @@ func (r *reader) checkPolicy(s *Scenario, p Policy, path string) {
 	if given("classes") && p.Dispatch != "awfd" {
 		r.FailAt(path+".classes", "remove it", "only awfd has them")
 	}
-	if slices.Contains(byRounds, p.Dispatch) && s.mostServers() > model.MaxRoundServers {
-		r.FailAt(path+".dispatch", "use another policy, or fewer servers", "%d servers, a round has at most %d turns", s.mostServers(), model.MaxRoundServers)
+	if slices.Contains(byRounds, p.Dispatch) && s.peakServers() > model.MaxRoundServers {
+		r.FailAt(path+".dispatch", "use another policy, or fewer servers", "%d servers, a round has at most %d turns", s.peakServers(), model.MaxRoundServers)
 	}
 }
 

@@ -109,5 +109,5 @@ func routes(n int) []uint32 {
 	return dispatch.Owners("hash", routeCells, dispatch.Alike(dispatch.Everybody(n)))
 }
 
-// follows tells whether a policy is told loads at intervals.
+// follows reports whether a policy is told loads at intervals.
 func (p Policy) follows() bool { return slices.Contains(byReport, p.Dispatch) }

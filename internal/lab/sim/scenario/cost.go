@@ -23,15 +23,15 @@ const (
 // Implementation constants of what things cost, in steps.
 const (
 	requestSteps = 60 // of a request, from its arrival to its end
-	tellSteps    = 80 // of a server to a controller
+	reportSteps  = 80 // of a server to a controller
 	turnsOfStep  = 8  // of a round that is laid out
 )
 
 // samples are the points of each curve.
 const samples = 200
 
-// mostServers bounds how many servers there ever are: those that come back are counted twice.
-func (s *Scenario) mostServers() int {
+// peakServers bounds how many servers there ever are: those that come back are counted twice.
+func (s *Scenario) peakServers() int {
 	count := int64(s.servers())
 	for _, e := range s.Events {
 		count = min(count+int64(e.Add)*e.times(), 1<<31)
@@ -117,7 +117,7 @@ func (s *Scenario) steps() float64 {
 	}
 	for _, p := range s.Policies {
 		change := s.changeSteps(p)
-		total += s.trafficSteps() + happenings*change + samples*float64(s.mostServers())
+		total += s.trafficSteps() + happenings*change + samples*float64(s.peakServers())
 		if p.follows() {
 			total += float64(s.Length+s.WarmUp) / float64(p.Interval) * s.reportSteps(change)
 		}
@@ -129,7 +129,7 @@ func (s *Scenario) steps() float64 {
 func (s *Scenario) trafficSteps() float64 {
 	switch {
 	case s.requests():
-		return requestSteps*s.highestRate()*s.seconds() + 4*s.seconds()*float64(s.mostServers())
+		return requestSteps*s.highestRate()*s.seconds() + 4*s.seconds()*float64(s.peakServers())
 	case s.Traffic.Trace == nil:
 		return 4 * s.highestRate() * (s.seconds() + s.Traffic.Lifetimes.Mean())
 	}
@@ -138,7 +138,7 @@ func (s *Scenario) trafficSteps() float64 {
 
 // changeSteps is what it costs a policy to hear of other servers or weights.
 func (s *Scenario) changeSteps(p Policy) float64 {
-	servers := float64(s.mostServers())
+	servers := float64(s.peakServers())
 	switch {
 	case p.usesTable():
 		return servers + 16*float64(s.TableSlots)*float64(p.columns())
@@ -154,9 +154,9 @@ func (s *Scenario) changeSteps(p Policy) float64 {
 
 // reportSteps is what it costs when all servers tell their load.
 func (s *Scenario) reportSteps(change float64) float64 {
-	servers := float64(s.mostServers())
+	servers := float64(s.peakServers())
 	if s.requests() {
-		return tellSteps*servers + change
+		return reportSteps*servers + change
 	}
 	return 8*servers + change
 }

@@ -33,7 +33,7 @@ func (p *pool) append(number int, group Group) {
 	p.active = append(p.active, true)
 }
 
-// member tells whether a server is of a group; -1 is all of them.
+// member reports whether a server is of a group; -1 is all of them.
 func (p *pool) member(server uint32, group int) bool { return group < 0 || p.groups[server] == group }
 
 // take lets some servers of a group go, drawn at random, and returns them. One stays, whatever is asked for.

@@ -94,7 +94,7 @@ type kind struct {
 
 type measure struct{ name, unit, what string }
 
-// requests tells whether servers work for requests, or only have connections.
+// requests reports whether servers work for requests, or only have connections.
 func (s *Scenario) requests() bool { return !s.Traffic.Work.IsZero() }
 
 func (s *Scenario) kind() *kind {
@@ -130,7 +130,7 @@ var (
 	sources    = []string{"connections", "cpu"}
 )
 
-// usesTable tells whether a policy finds the server of every packet, or at least of the first, by a table of slots.
+// usesTable reports whether a policy finds the server of every packet, or at least of the first, by a table of slots.
 func (p Policy) usesTable() bool {
 	return slices.Contains(byTable, p.Dispatch) || p.Dispatch == "choices"
 }

@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	mostRows = 5 // h of figure 6
-	most     = 100
+	maxRows = 5 // h of figure 6
+	most    = 100
 )
 
 // figure6 is the worst case: connections that never end.
@@ -26,14 +26,14 @@ func figure6() sim.Experiment {
 	for i := range claims {
 		claims[i].Paper = "curve of figure 6"
 	}
-	for i, percent := range improved[:mostRows-1] { // one row is wasted
+	for i, percent := range improved[:maxRows-1] { // one row is wasted
 		claims = append(claims, near(fmt.Sprintf("n100-printed-h%d", i+2), fmt.Sprintf("reset after 100, algorithm 1 as printed, h = %d", i+2), percent))
 		if i == 0 {
 			claims[len(claims)-1].Note = why
 		}
 	}
 	claims = append(claims, shown("n100-absent-h1", "server is not the owner after 100, h = 1 (it may have been, or not, before)"))
-	for h := 1; h <= mostRows; h++ {
+	for h := 1; h <= maxRows; h++ {
 		claims = append(claims, shown(fmt.Sprintf("n100-columns-h%d", h), fmt.Sprintf("reset after 100, first choices filled before second ones, h = %d", h)))
 	}
 	return sim.Experiment{
@@ -51,16 +51,16 @@ func figure6() sim.Experiment {
 	}
 }
 
-// drawn tells whether a figure has a point for so many reconfigurations.
+// drawn reports whether a figure has a point for so many reconfigurations.
 func drawn(n int) bool { return n <= 10 || n%5 == 0 }
 
 func runFigure6(run *sim.Run) {
 	table := newTables(run.Seed, buckets, candidates.Table)
 	columns := newTables(run.Seed, buckets, candidates.Columns)
-	distinct, inColumns := newPassage(table.owners, mostRows), newPassage(columns.owners, mostRows)
+	distinct, inColumns := newPassage(table.owners, maxRows), newPassage(columns.owners, maxRows)
 	owner := newPassage(table.owners, 1)
-	printed := make([]*passage, mostRows+1)
-	for h := 2; h <= mostRows; h++ {
+	printed := make([]*passage, maxRows+1)
+	for h := 2; h <= maxRows; h++ {
 		printed[h] = newPrintedPassage(table.owners, h)
 	}
 	for n := 1; n <= most; n++ {
@@ -69,7 +69,7 @@ func runFigure6(run *sim.Run) {
 		distinct.update(table.owners)
 		owner.update(table.owners)
 		inColumns.update(columns.owners)
-		for h := 1; h <= mostRows; h++ {
+		for h := 1; h <= maxRows; h++ {
 			if h > 1 {
 				printed[h].update(table.owners)
 			}
@@ -89,7 +89,7 @@ func runFigure6(run *sim.Run) {
 		}
 		run.Progress(int64(n)*buckets*choices, most*buckets*choices)
 	}
-	for h := 1; h <= mostRows; h++ {
+	for h := 1; h <= maxRows; h++ {
 		run.Value(fmt.Sprintf("n100-h%d", h), distinct.percent(h))
 		run.Value(fmt.Sprintf("n100-columns-h%d", h), inColumns.percent(h))
 		if h > 1 {

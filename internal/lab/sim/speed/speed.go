@@ -13,7 +13,7 @@ import (
 // Implementation constants.
 const (
 	connectionsPerServer = 1000
-	mostServers          = 100_000
+	maxServers           = 100_000
 	bucketsPerServer     = 100
 	updatesPerServer     = 80.0 / 60 / 468 // per second: the most of figure 2a of Cheetah
 	seed                 = 1
@@ -52,7 +52,7 @@ type Run struct {
 
 // Make fills a world with about as many connections.
 func (k World) Make(connections int64) *Run {
-	most := int64(mostServers)
+	most := int64(maxServers)
 	if k.chooser != nil {
 		most = model.MaxRoundServers
 	}

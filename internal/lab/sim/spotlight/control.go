@@ -18,7 +18,7 @@ const (
 
 // Implementation constants: what goes around one update on its way.
 const (
-	toldWhole      = 8       // every so many updates name all weights, as the controller's do
+	reportedWhole  = 8       // every so many updates name all weights, as the controller's do
 	messageFraming = 5 + 9   // gRPC, HTTP/2
 	recordFraming  = 5 + 17  // TLS 1.3: header; content type and tag
 	packetHeaders  = 14 + 52 // Ethernet, IPv4, TCP with timestamps
@@ -41,7 +41,7 @@ type tally struct {
 func (t *tally) take(shares []model.Share) {
 	var ids []uint16
 	changed := 0
-	whole := t.updates%toldWhole == 0 || t.before == nil
+	whole := t.updates%reportedWhole == 0 || t.before == nil
 	for i, share := range shares {
 		differs := t.before == nil || t.before[i] != share
 		if differs {

@@ -51,8 +51,8 @@ type testbed struct {
 	choosers [loadBalancers]chooser
 	hosts    [hosts]host
 
-	arrivalNS, weighNS int64 // the next
-	tellNS, toldNS     [hosts]int64
+	arrivalNS, weighNS   int64 // the next
+	reportNS, reportedNS [hosts]int64
 
 	number, ended  uint32 // requests
 	tookNS         int64  // sum of those that have ended
@@ -77,9 +77,9 @@ func newTestbed(c setting) *testbed {
 		b.hosts[i] = newHost([]float64{fastRate, slowRate}[i%2], c.overhead)
 		rate += b.hosts[i].rate
 		b.service.Servers = append(b.service.Servers, model.Server{Name: fmt.Sprint("dip", i), ID: uint16(i + 1), Weight: 1})
-		b.tellNS[i] = never
+		b.reportNS[i] = never
 		if c.table == nil {
-			b.tellNS[i] = int64(phases.Float64() * float64(c.intervalNS)) // "asynchronously and at random times" (V-C)
+			b.reportNS[i] = int64(phases.Float64() * float64(c.intervalNS)) // "asynchronously and at random times" (V-C)
 		}
 	}
 	for lb := range b.choosers {
@@ -117,16 +117,16 @@ func (b *testbed) step() bool {
 		if b.hosts[i].dueNS < ends.dueNS {
 			ends = &b.hosts[i]
 		}
-		if b.tellNS[i] < b.tellNS[tells] {
+		if b.reportNS[i] < b.reportNS[tells] {
 			tells = i
 		}
 	}
-	switch now := min(ends.dueNS, b.tellNS[tells], b.weighNS, b.arrivalNS); {
+	switch now := min(ends.dueNS, b.reportNS[tells], b.weighNS, b.arrivalNS); {
 	case now >= requestsNS:
 		return false
 	case now == ends.dueNS:
 		b.end(ends)
-	case now == b.tellNS[tells]:
+	case now == b.reportNS[tells]:
 		b.tell(now, tells)
 	case now == b.weighNS:
 		b.weigh(now)
@@ -154,10 +154,10 @@ func clock(ns int64) time.Time { return time.Unix(0, ns) }
 
 func (b *testbed) tell(now int64, i int) {
 	h := &b.hosts[i]
-	told := balance.Told{HasQueue: true, MeanQueue: h.tell(now, now-b.toldNS[i]), Connections: uint32(len(h.open))}
-	b.balance.Told(clock(now), uint16(i+1), told)
-	b.toldNS[i] = now
-	b.tellNS[i] += b.intervalNS
+	reported := balance.Told{HasQueue: true, MeanQueue: h.tell(now, now-b.reportedNS[i]), Connections: uint32(len(h.open))}
+	b.balance.Told(clock(now), uint16(i+1), reported)
+	b.reportedNS[i] = now
+	b.reportNS[i] += b.intervalNS
 }
 
 func (b *testbed) weigh(now int64) {

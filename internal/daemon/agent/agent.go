@@ -24,7 +24,6 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/configfile"
 	"github.com/ballast-lb/ballast/internal/daemon/devices"
 	"github.com/ballast-lb/ballast/internal/daemon/exits"
-	"github.com/ballast-lb/ballast/internal/daemon/guarded"
 	"github.com/ballast-lb/ballast/internal/daemon/instance"
 	"github.com/ballast-lb/ballast/internal/daemon/listen"
 	"github.com/ballast-lb/ballast/internal/daemon/periodic"
@@ -78,8 +77,8 @@ type parts struct {
 	revocations *revocations.List  // nil: it runs by a file
 
 	path       *server.Server
-	reconciler *guarded.Value[*reconciler] // who has it may take tunnels, not the other way round
-	tunnels    *guarded.Value[*tunnels.Tunnels]
+	reconciler *guarded[*reconciler] // who has it may take tunnels, not the other way round
+	tunnels    *guarded[*tunnels.Tunnels]
 	keys       *keys.Reporter
 	load       *loadreport.Reporter
 	accepts    *acceptance.Loads
@@ -200,7 +199,7 @@ func Detach(o Options) error {
 func (d *daemon) start() (err error) {
 	o, pins := &d.options, instance.PinDir(d.options.RunDir, d.options.Instance)
 	t := tunnels.New(o.Config != "", o.TunnelsSettle, o.Log)
-	d.tunnels = guarded.New(t)
+	d.tunnels = guard(t)
 	r := &reconciler{log: o.Log, configPath: o.Config, credentials: d.credentials, instance: o.Instance, tunnels: d.tunnels,
 		desired: desired.State{Saved: statefile.File{Path: statefile.Agent(o.StateDir, o.Instance), Log: o.Log}}}
 	file, err := r.firstFile(t)
@@ -230,7 +229,7 @@ func (d *daemon) start() (err error) {
 	if err != nil {
 		return errors.Join(err, d.path.Close())
 	}
-	d.reconciler = guarded.New(r)
+	d.reconciler = guard(r)
 	return nil
 }
 

@@ -18,7 +18,6 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/agent/tunnels"
 	"github.com/ballast-lb/ballast/internal/daemon/configfile"
 	"github.com/ballast-lb/ballast/internal/daemon/devices"
-	"github.com/ballast-lb/ballast/internal/daemon/guarded"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/linux/server"
 	"github.com/ballast-lb/ballast/internal/nodeclient"
@@ -37,7 +36,7 @@ type reconciler struct {
 	serving  serving.Serving
 	programs programs.Programs
 	features features
-	tunnels  *guarded.Value[*tunnels.Tunnels]
+	tunnels  *guarded[*tunnels.Tunnels]
 
 	desired  desired.State // of controllers
 	file     api.Config

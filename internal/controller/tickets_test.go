@@ -244,7 +244,7 @@ func putTickets(t testing.TB, s store.Store, change func(*rotation.TicketKeys)) 
 		}
 		next := now.Tickets
 		change(&next)
-		put, err := now.Put(documents.TicketsKey, documents.Tickets(&next))
+		put, err := now.PutTickets(&next)
 		fleettest.Require(t, err)
 		_, err = s.Commit(t.Context(), []store.Document{put})
 		return err == nil

@@ -68,6 +68,7 @@ func Listen(o Options) (p *Ports, err error) {
 	return p, nil
 }
 
+// Close stops listening.
 func (p *Ports) Close() {
 	for _, l := range []net.Listener{p.nodes, p.socket, p.metrics} {
 		if l != nil {

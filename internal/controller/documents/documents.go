@@ -130,8 +130,7 @@ type ticketDocument struct {
 	Until time.Time `json:"until,omitzero"`
 }
 
-// Tickets returns the document of keys of session tickets.
-func Tickets(t *rotation.TicketKeys) any {
+func writeTickets(t *rotation.TicketKeys) ticketsDocument {
 	d := ticketsDocument{Current: t.Current, Since: t.Since}
 	for i := range t.Keys {
 		k := &t.Keys[i]

@@ -137,6 +137,11 @@ func (s *Snapshot) Put(key string, value any) (store.Document, error) {
 	return store.Document{Key: key, Value: encoded, Revision: s.Revisions[key]}, err
 }
 
+// PutTickets is Put for keys of session tickets.
+func (s *Snapshot) PutTickets(t *rotation.TicketKeys) (store.Document, error) {
+	return s.Put(TicketsKey, writeTickets(t))
+}
+
 // Delete returns what removes a document that the snapshot has.
 func (s *Snapshot) Delete(key string) store.Document {
 	return store.Document{Key: key, Revision: s.Revisions[key]}

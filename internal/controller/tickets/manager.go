@@ -99,7 +99,7 @@ func (m *Manager) turn(ctx context.Context, now *documents.Snapshot) error {
 }
 
 func put(now *documents.Snapshot, t *rotation.TicketKeys) ([]store.Document, error) {
-	document, err := now.Put(documents.TicketsKey, documents.Tickets(t))
+	document, err := now.PutTickets(t)
 	return []store.Document{document}, err
 }
 

@@ -4,6 +4,7 @@ package process
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -52,18 +53,29 @@ type process struct {
 	run       func(ctx context.Context, arguments []string) error
 }
 
+// with is a process whose argument is its options in JSON.
+func with[T any](run func(ctx context.Context, options T) error) process {
+	return process{1, func(ctx context.Context, arguments []string) error {
+		var options T
+		if err := json.Unmarshal([]byte(arguments[0]), &options); err != nil {
+			return fmt.Errorf("read options: %w", err)
+		}
+		return run(ctx, options)
+	}}
+}
+
 var processes = map[string]process{
-	App:      {1, func(ctx context.Context, a []string) error { return app.Run(ctx, a[0]) }},
+	App:      with(app.Run),
 	Client:   {0, func(ctx context.Context, _ []string) error { return traffic.Run(ctx, os.Stdin, os.Stdout) }},
 	Echo:     {2, func(ctx context.Context, a []string) error { return traffic.Echo(ctx, a[0], a[1]) }},
-	HTTP3:    {1, func(ctx context.Context, a []string) error { return http3.Run(ctx, a[0]) }},
+	HTTP3:    with(http3.Run),
 	Peers:    {0, func(ctx context.Context, _ []string) error { return control.RunPeers(ctx, os.Stdin, os.Stdout) }},
 	Sessions: {0, func(ctx context.Context, _ []string) error { return tlsclient.Run(ctx, os.Stdin, os.Stdout) }},
-	Stateful: {1, func(ctx context.Context, a []string) error { return stateful.Run(ctx, a[0]) }},
-	TLS:      {1, func(ctx context.Context, a []string) error { return session.Serve(ctx, a[0]) }},
-	Member:   {1, func(ctx context.Context, a []string) error { return member.Run(ctx, a[0]) }},
-	Relay:    {1, func(ctx context.Context, a []string) error { return relay.Run(ctx, os.Stdin, a[0]) }},
-	SlowLink: {1, func(ctx context.Context, a []string) error { return slowlink.Run(ctx, os.Stdout, a[0]) }},
+	Stateful: with(stateful.Run),
+	TLS:      with(session.Serve),
+	Member:   with(member.Run),
+	Relay:    with(func(ctx context.Context, o relay.Options) error { return relay.Run(ctx, os.Stdin, o) }),
+	SlowLink: with(func(ctx context.Context, o slowlink.Options) error { return slowlink.Run(ctx, os.Stdout, o) }),
 }
 
 // Main runs the process that the arguments behind Peer name, until it ends or is stopped, and returns its exit status.

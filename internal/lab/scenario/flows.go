@@ -59,3 +59,19 @@ func Steady(t *world.Trial) *world.Load {
 	t.Traffic.Busy(running, 100)
 	return running
 }
+
+// Changes are those of pool, keys and load balancers that several scenarios play, with two load balancers and six servers.
+func Changes(t *world.Trial) []world.Step {
+	return []world.Step{
+		{What: "add servers s5 and s6", Do: func() { t.Pool.AddServer(5); t.Pool.AddServer(6); t.Rollout.Apply() }},
+		{What: "drain servers s1 and s2", Do: func() { t.Pool.Drain(1); t.Pool.Drain(2); t.Rollout.Apply() }},
+		{What: "kill load balancer lb1", Do: func() { t.Failures.CrashLB(1) }},
+		{What: "add the next key", Do: func() { t.Pool.AddKey(2); t.Rollout.Apply() }},
+		{What: "lb1 returns", Do: func() { t.Failures.ReturnLB(1) }},
+		{What: "use the next key", Do: func() { t.Fleet.Keys.Current = 2; t.Rollout.Apply() }},
+		{What: "remove servers s1 and s2", Do: func() { t.Pool.RemoveServer(1); t.Pool.RemoveServer(2); t.Rollout.Apply() }},
+		{What: "kill load balancer lb2", Do: func() { t.Failures.CrashLB(2) }},
+		{What: "drain server s3", Do: func() { t.Pool.Drain(3); t.Rollout.Apply() }},
+		{What: "lb2 returns", Do: func() { t.Failures.ReturnLB(2) }},
+	}
+}

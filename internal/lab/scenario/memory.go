@@ -7,9 +7,9 @@ const maxGrown = 2 << 20
 
 // Bounded expects that no daemon keeps more after a flood than before.
 func Bounded(t *world.Trial, result *Result, name string, flood func()) {
-	before := t.Monitor.Memory()
+	before := t.Counters.Memory()
 	flood()
-	after := t.Monitor.Memory()
+	after := t.Counters.Memory()
 	for daemon, had := range before {
 		has := after[daemon]
 		result.Measure("grown_"+name+"_"+daemon.String(), has.Own-had.Own)

@@ -96,6 +96,7 @@ func buildNetwork(lab *host.Lab, topology Topology) *Network {
 	defaultTo(&topology.FabricMTU, 1600)
 	defaultTo(&topology.ClientMTU, fullMTU)
 	n := &Network{Topology: topology, lab: lab, wire: script.Must(link.Load()), lossy: map[string]*link.Wire{}}
+	n.routes = &Routes{lab: lab, topology: &n.Topology}
 	lab.OnClose(func() { _ = n.wire.Close() })
 	b := builder{n}
 	steps := []func(){b.router, b.client, b.balancers, b.second, b.servers, b.management, b.routeVIPs, b.narrowClients, b.functions}
@@ -134,7 +135,7 @@ func (b builder) client() {
 	b.connectClient(
 		netspace.End{Space: client, Interface: "eth0", Addresses: addresses, MTU: fullMTU},
 		netspace.End{Space: b.lab.Space(RouterNode), Interface: ClientNode, Addresses: clientGateway[:], MTU: fullMTU})
-	b.routeOut(ClientNode, 0, clientGateway)
+	b.routes.routeOut(ClientNode, 0, clientGateway)
 	if b.MPTCP {
 		b.giveSecondPath()
 	}
@@ -185,8 +186,8 @@ func (b builder) balancers() {
 				netspace.End{Space: router, Interface: down, MTU: b.FabricMTU, Bridge: fabric}),
 			router.AttachXDP(up, b.wire.PassFD()),
 			router.AttachXDP(down, b.wire.PassFD())))
-		b.routeUp(i)
-		b.routeToFarServers(name)
+		b.routes.routeUp(i)
+		b.routes.routeToFarServers(name)
 	}
 }
 
@@ -199,7 +200,7 @@ func (b builder) second() {
 			netspace.End{Space: b.addSpace(name), Interface: "eth0", MTU: b.FabricMTU, Addresses: []netip.Prefix{secondAddress(i)}},
 			netspace.End{Space: router, Interface: name, MTU: b.FabricMTU, Bridge: fabric}))
 		script.Check(router.AttachXDP(name, b.wire.PassFD()))
-		b.routeSecondOut(name)
+		b.routes.routeSecondOut(name)
 	}
 }
 
@@ -249,7 +250,7 @@ func (b builder) server(i int) {
 	if b.AnswersThrough {
 		gateway = [2]netip.Prefix(fabricAddresses(1))
 	}
-	b.answerBy(i, gateway)
+	b.routes.answerBy(i, gateway)
 	if b.Functions > 0 && i > b.Functions { // out there nobody has our addresses
 		return
 	}
@@ -331,7 +332,7 @@ func (b builder) functions() {
 	for i := range b.LBs {
 		living = append(living, i+1)
 	}
-	b.FunctionsBy(living...)
+	b.routes.FunctionsBy(living...)
 	route := []string{"ip", "route", "add", outside.String(), "table", "100"}
 	for _, hop := range b.uplinks(false) {
 		route = append(route, "nexthop", "via", hop.Gateway.String(), "dev", hop.Interface)

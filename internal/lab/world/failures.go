@@ -38,10 +38,10 @@ func (f *Failures) ReturnLB(i int) {
 	node := LBName(i)
 	script.Check(f.network.lab.Space(node).SetLink("eth1", true))
 	f.rollout.LBs[node] = nil
-	f.network.routeToFarServers(node)
+	f.network.routes.routeToFarServers(node)
 	f.rollout.Apply()
 	script.Check(f.network.lab.Space(node).SetLink("eth0", true))
-	f.network.routeUp(i)
+	f.network.routes.routeUp(i)
 }
 
 // ReturnSecond boots a crashed load balancer of the second tier: the first sees by itself that it lives.
@@ -49,7 +49,7 @@ func (f *Failures) ReturnSecond(i int) {
 	node := SecondName(i)
 	f.rollout.Second[node] = nil
 	script.Check(f.network.lab.Space(node).SetLink("eth0", true))
-	f.network.routeSecondOut(node)
+	f.network.routes.routeSecondOut(node)
 	f.rollout.Apply()
 }
 

@@ -15,12 +15,18 @@ import (
 )
 
 // Foreign starts servers, proxies and clients that are not ours.
-type Foreign struct{ *Servers }
+type Foreign struct {
+	servers   *Servers
+	endpoints *Endpoints
+	lab       *host.Lab
+	network   *Network
+	fleet     *fleet.Fleet
+}
 
 const redisPort = 6379
 
 // StartTLS starts a program for a service on every server. Its session tickets are by the file of the server's agent as soon as that is there.
-func (f Foreign) StartTLS(program string, one *fleet.Service, certificate string) {
+func (f *Foreign) StartTLS(program string, one *fleet.Service, certificate string) {
 	address := netip.AddrPortFrom(one.VIP, one.Ports[0])
 	var started []*host.Process
 	for _, node := range names(ServerName, len(f.network.Servers)) {
@@ -32,9 +38,9 @@ func (f Foreign) StartTLS(program string, one *fleet.Service, certificate string
 }
 
 // StartNginxQUIC starts an nginx that speaks QUIC for the trial's service on every server, with the library that gives it connection ids.
-func (f Foreign) StartNginxQUIC(path string) {
+func (f *Foreign) StartNginxQUIC(path string) {
 	f.startQUIC(func(node, certificate, ids string) software.Program {
-		program := f.web(node, filepath.Join(f.lab.NodeDir(node), "nginx-quic"), f.fleet.Target()+" quic")
+		program := f.servers.web(node, filepath.Join(f.lab.NodeDir(node), "nginx-quic"), f.fleet.Target()+" quic")
 		site := program.Values.(software.Site)
 		site.Certificate = certificate
 		program.Name, program.Values = path, site
@@ -44,27 +50,27 @@ func (f Foreign) StartNginxQUIC(path string) {
 }
 
 // StartQUIC starts a program that makes its connection ids itself, by arguments as those of test/aioquic-server.py, on every server.
-func (f Foreign) StartQUIC(path string) {
+func (f *Foreign) StartQUIC(path string) {
 	f.startQUIC(func(node, certificate, ids string) software.Program {
 		return software.Program{Node: node, Name: path, Arguments: []string{f.fleet.Target(), node, certificate, ids}}
 	})
 }
 
-func (f Foreign) startQUIC(program func(node, certificate, ids string) software.Program) {
+func (f *Foreign) startQUIC(program func(node, certificate, ids string) software.Program) {
 	certificate := f.Certificate()
 	for _, node := range names(ServerName, len(f.network.Servers)) {
 		p := program(node, certificate, idsFile(f.lab, node, f.fleet.Services[0].Name)).Start(f.lab)
-		if f.agents[node] != nil { // without, it may wait for its file
-			f.awaitHTTP3(node, p.Died)
+		if f.endpoints.agents[node] != nil { // without, it may wait for its file
+			f.endpoints.awaitHTTP3(node, p.Died)
 		}
 	}
 }
 
 // Certificate makes one for servers.
-func (f Foreign) Certificate() string { return software.Certificate(f.lab) }
+func (f *Foreign) Certificate() string { return software.Certificate(f.lab) }
 
 // StartRedis starts Redis on server i, which is of no service, and returns its address.
-func (f Foreign) StartRedis(i int, cpus float64) netip.AddrPort {
+func (f *Foreign) StartRedis(i int, cpus float64) netip.AddrPort {
 	node, address := ServerName(i), netip.AddrPortFrom(f.network.ServerAddress(i, false), redisPort)
 	software.Program{Node: node, Name: "redis-server", CPUs: cpus, Listens: address, Arguments: []string{"--bind", address.Addr().String(),
 		"--port", fmt.Sprint(redisPort), "--save", "", "--appendonly", "no", "--protected-mode", "no", "--dir", f.lab.NodeDir(node)}}.Start(f.lab)
@@ -72,7 +78,7 @@ func (f Foreign) StartRedis(i int, cpus float64) netip.AddrPort {
 }
 
 // RedisCommands is how many it has carried out.
-func (f Foreign) RedisCommands(i int, address netip.AddrPort) uint64 {
+func (f *Foreign) RedisCommands(i int, address netip.AddrPort) uint64 {
 	var conn net.Conn
 	script.Check(f.lab.Space(ServerName(i)).Do(func() (err error) {
 		conn, err = net.Dial("tcp", address.String())
@@ -82,7 +88,7 @@ func (f Foreign) RedisCommands(i int, address netip.AddrPort) uint64 {
 }
 
 // StartStateful starts applications on the first servers, of which each host's have so much CPU together. Options name the service whose tickets they make.
-func (f Foreign) StartStateful(servers int, cpus float64, all ...stateful.Options) {
+func (f *Foreign) StartStateful(servers int, cpus float64, all ...stateful.Options) {
 	for _, node := range names(ServerName, servers) {
 		for _, o := range all {
 			o.Name = node
@@ -98,7 +104,7 @@ func (f Foreign) StartStateful(servers int, cpus float64, all ...stateful.Option
 
 // StartProxy starts a program on the first load balancer, which hands requests at an address on to a port of the servers. It keeps a session at
 // its server by a cookie: HAProxy by its own, nginx, which has that only in its commercial edition, by the application's.
-func (f Foreign) StartProxy(program string, port, servers, to int, cpus float64, certificate string) (address string) {
+func (f *Foreign) StartProxy(program string, port, servers, to int, cpus float64, certificate string) (address string) {
 	node := LBName(1)
 	balancer, _ := uplinkAddresses(1, false)
 	site := software.Site{Dir: filepath.Join(f.lab.NodeDir(node), program), Name: program, Address: netip.AddrPortFrom(balancer.Addr(), uint16(port)),
@@ -112,11 +118,11 @@ func (f Foreign) StartProxy(program string, port, servers, to int, cpus float64,
 }
 
 // Visit starts Chromium, which loads the page of the trial's TLS servers, or over QUIC that of its HTTP/3 servers.
-func (f Foreign) Visit(certificate string, quic bool) *software.Visit {
+func (f *Foreign) Visit(certificate string, quic bool) *software.Visit {
 	return software.Browse(f.lab, ClientNode, f.fleet.Services[0].VIP, certificate, quic).Visit(f.lab)
 }
 
 // VisitBy starts another client, with the trial's service for its argument.
-func (f Foreign) VisitBy(path string) *software.Visit {
+func (f *Foreign) VisitBy(path string) *software.Visit {
 	return software.Program{Node: ClientNode, Name: path, Arguments: []string{f.fleet.Target()}}.Visit(f.lab)
 }

@@ -1,4 +1,4 @@
-// What daemons report: servers, weights, health, counters.
+// What daemons report: servers, weights, health.
 package world
 
 import (
@@ -140,43 +140,6 @@ func (m *Monitor) EstimatesNothing(lb string) error {
 		}
 	}
 	return err
-}
-
-// Counters are the packet counters of every daemon that answers, by node and verdict; zeros are left out.
-func (m *Monitor) Counters() map[string]map[string]uint64 {
-	all := map[string]map[string]uint64{}
-	for _, node := range m.rollout.network.daemons() {
-		counters, err := m.rollout.Client(node).Counters(m.rollout.lab.Context)
-		if err != nil {
-			continue // not started, or crashed on purpose
-		}
-		maps.DeleteFunc(counters, func(_ string, packets uint64) bool { return packets == 0 })
-		all[node] = counters
-	}
-	return all
-}
-
-// Counted is how many packets all daemons have counted by a verdict.
-func (m *Monitor) Counted(verdict string) (packets uint64) {
-	for _, counters := range m.Counters() {
-		packets += counters[verdict]
-	}
-	return packets
-}
-
-// Verdicts adds up what several load balancers counted by their verdicts.
-func (m *Monitor) Verdicts(lbs ...string) (map[string]uint64, error) {
-	sum := map[string]uint64{}
-	for _, lb := range lbs {
-		counters, err := m.rollout.Client(lb).Counters(m.rollout.lab.Context)
-		if err != nil {
-			return nil, err
-		}
-		for verdict, packets := range counters {
-			sum[verdict] += packets
-		}
-	}
-	return sum, nil
 }
 
 // AgentStatus asks the agent of a node how it is.

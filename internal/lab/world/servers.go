@@ -3,10 +3,8 @@ package world
 
 import (
 	"bufio"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/netip"
@@ -21,12 +19,9 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/host"
 	"github.com/ballast-lb/ballast/internal/lab/process"
 	"github.com/ballast-lb/ballast/internal/lab/process/app"
-	"github.com/ballast-lb/ballast/internal/lab/process/http3"
-	"github.com/ballast-lb/ballast/internal/lab/process/session"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/internal/lab/script"
 	"github.com/ballast-lb/ballast/internal/lab/software"
-	"github.com/ballast-lb/ballast/internal/linux/check"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -57,14 +52,11 @@ const (
 	workSends  = "sending, limited by the links"
 )
 
-// Servers are the programs of a trial's servers: those that all have, nginx or an application server of known capacity,
-// and those that a scenario starts.
+// Servers are what all servers run: nginx, or an application server of known capacity.
 type Servers struct {
 	lab     *host.Lab
 	network *Network
 	fleet   *fleet.Fleet
-	agents  map[string]*Daemon // a server without one may wait for its file
-	random  *rand.Rand
 	Work    string // how the servers' work is done
 
 	mutex sync.Mutex
@@ -117,7 +109,7 @@ func (s *Servers) startApp(node string, what AppServer, limits bool) {
 	limits = limits && !what.Sleep
 	options := app.Options{Address: ":80", Server: node, Sleep: !limits, Speed: what.CPUs, Shared: what.Shared, Limit: what.Limit}
 	if s.fleet != nil && s.fleet.Services[0].Affinity == model.AffinityQUIC {
-		options.HTTP3 = s.http3Options(node)
+		options.HTTP3 = http3Options(s.lab, s.fleet, node)
 	}
 	// Two threads of Go code: the one that works and one for the network.
 	p := s.lab.StartPeer(process.App, host.Spawn{Node: node, Environment: []string{"GOMAXPROCS=2"}}, options)
@@ -202,103 +194,4 @@ func (s *Servers) Slow(i int, share float64) {
 		}
 		return err
 	}), "slow %s down", node)
-}
-
-// StartEchoes starts an echo server for a service on every server.
-func (s *Servers) StartEchoes(target string) {
-	for _, node := range names(ServerName, len(s.network.Servers)) {
-		s.startEcho(node, target, node)
-	}
-}
-
-// StartOutside starts an echo server on every server that clients reach through functions. It says its clients' ports: those of the functions.
-func (s *Servers) StartOutside(port int) {
-	for i := s.network.Functions; i < len(s.network.Servers); i++ {
-		s.startEcho(ServerName(i+1), netip.AddrPortFrom(s.network.ServerAddress(i+1, false), uint16(port)).String(), traffic.EchoPort)
-	}
-}
-
-func (s *Servers) startEcho(node, target, name string) {
-	echo := script.Must(s.lab.Start(host.Spawn{Node: node, Program: s.lab.Processes, Arguments: []string{process.Peer, process.Echo, target, name}}))
-	echo.Await(echo.String()+" listens", func() error { return s.exchange(node, target, []byte("?")) })
-}
-
-// exchange sends one datagram to a server of a node and waits for an answer.
-func (s *Servers) exchange(node, target string, datagram []byte) error {
-	return s.lab.Space(node).Do(func() error {
-		socket, err := net.Dial("udp", target)
-		if err != nil {
-			return err
-		}
-		defer socket.Close()
-		if err := socket.SetDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
-			return err
-		}
-		if _, err := socket.Write(datagram); err != nil {
-			return err
-		}
-		_, err = socket.Read(make([]byte, 2048))
-		return err
-	})
-}
-
-// StartHTTP3 starts an HTTP/3 server for the trial's service on every server. With affinity quic it makes connection ids by the file of the server's agent, and
-// waits for that where there is none yet. Servers without a certificate make one, and share the key of their tickets.
-func (s *Servers) StartHTTP3(retry bool, certificate string) {
-	var tickets []byte
-	if certificate == "" {
-		tickets = binary.NativeEndian.AppendUint64(make([]byte, 24), s.random.Uint64())
-	}
-	for _, node := range names(ServerName, len(s.network.Servers)) {
-		options := s.http3Options(node)
-		options.Retry, options.Tickets, options.Certificate = retry, tickets, certificate
-		p := s.lab.StartPeer(process.HTTP3, host.Spawn{Node: node}, options)
-		if s.agents[node] != nil || options.IDs == "" {
-			s.awaitHTTP3(node, p.Died)
-		}
-	}
-}
-
-// http3Options are those of a server of the trial's service.
-func (s *Servers) http3Options(node string) *http3.Options {
-	one := s.fleet.Services[0]
-	options := &http3.Options{Address: one.Target(), Server: node}
-	if one.Affinity == model.AffinityQUIC {
-		options.IDs = idsFile(s.lab, node, one.Name)
-	}
-	return options
-}
-
-// AwaitHTTP3 waits until application servers serve the trial's service over QUIC.
-func (s *Servers) AwaitHTTP3() {
-	for _, node := range names(ServerName, len(s.network.Servers)) {
-		s.awaitHTTP3(node, s.lab.Deaths)
-	}
-}
-
-// awaitHTTP3 waits until a server of a node lists the versions of QUIC that it has.
-func (s *Servers) awaitHTTP3(node string, died func() error) {
-	clientHello := (&check.Target{Health: model.Health{Check: model.CheckQUIC}}).Hello(s.random.Float64)
-	await.Until(s.lab.Context, await.Deadline, node+" serves HTTP/3", func() error {
-		if err := died(); err != nil {
-			return await.Stop(err)
-		}
-		return s.exchange(node, s.fleet.Target(), clientHello)
-	})
-}
-
-// StartTLS starts a TLS server for the trial's service on every server. With tickets it makes session tickets by the file of the server's agent,
-// and waits for that where there is none yet; without, they name nobody.
-func (s *Servers) StartTLS(tickets bool) {
-	one := s.fleet.Services[0]
-	for _, node := range names(ServerName, len(s.network.Servers)) {
-		options := &session.Server{Address: one.Target(), Name: node}
-		if tickets {
-			options.Tickets = ticketFile(s.lab, node, one.Name)
-		}
-		p := s.lab.StartPeer(process.TLS, host.Spawn{Node: node}, options)
-		if s.agents[node] != nil {
-			p.AwaitPort(netip.MustParseAddrPort(one.Target()))
-		}
-	}
 }

@@ -67,7 +67,8 @@ type Trial struct {
 	Fleet   *fleet.Fleet
 
 	Lab         *host.Lab    // the machine: namespaces, processes
-	Network     *Network     // links and routes
+	Network     *Network     // nodes and links
+	Routes      *Routes      // between them
 	Daemons     *Daemons     // ballast lb and ballast agent
 	Pool        *Pool        // the fleet as an operator edits it
 	Controllers *Controllers // with etcd
@@ -75,9 +76,11 @@ type Trial struct {
 	Rollout     *Rollout     // makes the fleet what the pool says
 	Failures    *Failures    // of load balancers
 	Monitor     *Monitor     // what daemons report
+	Counters    *Counters    // and count
 	Tables      *Tables      // connections of load balancers and servers
-	Servers     *Servers     // applications
-	Foreign     Foreign      // programs that are not ours
+	Servers     *Servers     // what all servers run
+	Endpoints   *Endpoints   // servers of ours for the service
+	Foreign     *Foreign     // programs that are not ours
 	Traffic     *Traffic     // clients whose every connection counts
 	Clients     *Clients     // other clients
 
@@ -127,7 +130,7 @@ func Prepare(lab *host.Lab, what Setup) *Trial {
 // connect makes the parts of a trial, which know each other.
 func (t *Trial) connect(network *Network) {
 	lab, what := t.Lab, &t.Setup
-	t.Network = network
+	t.Network, t.Routes = network, network.routes
 	t.Daemons = &Daemons{lab: lab, network: network, lbFlags: what.LBFlags, agentFlags: what.AgentFlags,
 		LBs: map[string]*Daemon{}, Second: map[string]*Daemon{}, Agents: map[string]*Daemon{}}
 	t.Pool = &Pool{Fleet: t.Fleet, topology: &network.Topology, daemons: t.Daemons, random: t.Random, weights: what.Weights, noAgents: what.NoAgents}
@@ -135,10 +138,11 @@ func (t *Trial) connect(network *Network) {
 	t.Operator = &Operator{lab: lab, controllers: what.Topology.Controllers}
 	t.Rollout = &Rollout{Daemons: t.Daemons, pool: t.Pool, operator: t.Operator, clocks: what.Clocks}
 	t.Failures = &Failures{network: network, rollout: t.Rollout}
-	t.Monitor = &Monitor{rollout: t.Rollout}
+	t.Monitor, t.Counters = &Monitor{rollout: t.Rollout}, &Counters{rollout: t.Rollout}
 	t.Tables = &Tables{pool: t.Pool, rollout: t.Rollout}
-	t.Servers = &Servers{lab: lab, network: network, fleet: t.Fleet, agents: t.Daemons.Agents, random: t.Random}
-	t.Foreign = Foreign{t.Servers}
+	t.Servers = &Servers{lab: lab, network: network, fleet: t.Fleet}
+	t.Endpoints = &Endpoints{lab: lab, network: network, fleet: t.Fleet, agents: t.Daemons.Agents, random: t.Random}
+	t.Foreign = &Foreign{servers: t.Servers, endpoints: t.Endpoints, lab: lab, network: network, fleet: t.Fleet}
 	t.Traffic = &Traffic{network: network, random: t.Random}
 	t.Clients = &Clients{network: network, fleet: t.Fleet, random: t.Random}
 }
@@ -178,7 +182,7 @@ func (t *Trial) collect() {
 		t.outcome.TCP[node] = netstat(t.Lab, node)
 	}
 	t.outcome.Losses = t.Network.losses()
-	t.outcome.Counters = t.Monitor.Counters()
+	t.outcome.Counters = t.Counters.All()
 	script.Check(t.Lab.Deaths())
 }
 
@@ -264,7 +268,7 @@ func (t *Trial) AtTime(when time.Time, what string, do func()) {
 func (t *Trial) Snapshot(scenario string) Snapshot {
 	now := Snapshot{
 		Scenario: scenario, Trial: t.Setup.Name, Baseline: t.Setup.Baseline,
-		Elapsed: time.Since(t.started), ByServer: map[string]int{}, Counters: t.Monitor.Counters(),
+		Elapsed: time.Since(t.started), ByServer: map[string]int{}, Counters: t.Counters.All(),
 	}
 	t.mutex.Lock()
 	if events := t.outcome.Events; len(events) > 0 {

@@ -51,12 +51,8 @@ type server struct {
 	outstanding, answered, failed atomic.Int64
 }
 
-// Run serves until ctx ends. The options are written in JSON.
-func Run(ctx context.Context, text string) error {
-	var options Options
-	if err := json.Unmarshal([]byte(text), &options); err != nil {
-		return fmt.Errorf("read the options of an application server: %w", err)
-	}
+// Run serves until ctx ends.
+func Run(ctx context.Context, options Options) error {
 	if options.Speed <= 0 {
 		return fmt.Errorf("run an application server of speed %g: give one above 0", options.Speed)
 	}

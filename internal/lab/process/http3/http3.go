@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/tls"
 	_ "embed"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -47,12 +46,8 @@ const (
 //go:embed page.html
 var page string
 
-// Run serves until ctx ends. The options are written in JSON.
-func Run(ctx context.Context, text string) error {
-	var options Options
-	if err := json.Unmarshal([]byte(text), &options); err != nil {
-		return fmt.Errorf("read the options of an HTTP/3 server: %w", err)
-	}
+// Run serves until ctx ends.
+func Run(ctx context.Context, options Options) error {
 	return Serve(ctx, options, routes(options.Server))
 }
 

@@ -3,7 +3,6 @@ package member
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/url"
 
@@ -30,12 +29,8 @@ func ClientURL(address string) string { return fmt.Sprintf("http://%s:%d", addre
 // PeerURL is where members find each other.
 func PeerURL(address string) string { return fmt.Sprintf("http://%s:%d", address, peerPort) }
 
-// Run serves until ctx ends. The options are written in JSON.
-func Run(ctx context.Context, text string) error {
-	var options Options
-	if err := json.Unmarshal([]byte(text), &options); err != nil {
-		return fmt.Errorf("read the options of an etcd member: %w", err)
-	}
+// Run serves until ctx ends.
+func Run(ctx context.Context, options Options) error {
 	peer, err := url.Parse(PeerURL(options.Address))
 	if err != nil {
 		return fmt.Errorf("address of an etcd member: %w", err)

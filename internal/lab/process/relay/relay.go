@@ -5,7 +5,6 @@ package relay
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -38,12 +37,8 @@ type relay struct {
 	loss       atomic.Uint64 // bits of a float64: share of the updates
 }
 
-// Run relays until ctx or in ends. The options are written in JSON; each line of in is the share that is lost from then on.
-func Run(ctx context.Context, in io.Reader, text string) error {
-	var options Options
-	if err := json.Unmarshal([]byte(text), &options); err != nil {
-		return fmt.Errorf("read the options of a relay: %w", err)
-	}
+// Run relays until ctx or in ends. Each line of in is the share that is lost from then on.
+func Run(ctx context.Context, in io.Reader, options Options) error {
 	node, err := pki.Load(options.TLSDir, options.Node, pki.LB)
 	if err != nil {
 		return err

@@ -2,7 +2,6 @@ package relay
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
@@ -87,13 +86,10 @@ func TestARelayLosesTheShareOfWeightsAndNothingElse(t *testing.T) {
 	}{{0, updates, updates}, {0.25, updates / 2, updates - updates/8}, {1, 0, 0}} {
 		t.Run(fmt.Sprint(one.share), func(t *testing.T) {
 			address := freePort(t)
-			options, err := json.Marshal(Options{Listen: address, Controller: server.Addr, ControlledBy: "c1", Node: "lb1", TLSDir: dir})
-			if err != nil {
-				t.Fatal(err)
-			}
+			options := Options{Listen: address, Controller: server.Addr, ControlledBy: "c1", Node: "lb1", TLSDir: dir}
 			in, share := io.Pipe()
 			ended := make(chan error)
-			go func() { ended <- Run(t.Context(), in, string(options)) }()
+			go func() { ended <- Run(t.Context(), in, options) }()
 			fmt.Fprintln(share, one.share)
 			fmt.Fprintln(share, one.share) // was read when the first has been obeyed
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -5,7 +5,6 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
-	"encoding/json"
 	"fmt"
 	"net"
 
@@ -20,12 +19,8 @@ type Server struct {
 	Tickets string `json:"tickets"` // the agent's file of the service
 }
 
-// Serve answers each line by its name until ctx ends. The options are written in JSON.
-func Serve(ctx context.Context, text string) error {
-	var o Server
-	if err := json.Unmarshal([]byte(text), &o); err != nil {
-		return fmt.Errorf("read the options of a TLS server: %w", err)
-	}
+// Serve answers each line by its name until ctx ends.
+func Serve(ctx context.Context, o Server) error {
 	certificate, err := identity.SelfSigned()
 	if err != nil {
 		return err

@@ -39,12 +39,8 @@ type delayedFrame struct {
 	content []byte
 }
 
-// Run relays frames until ctx ends. The options are written in JSON. With faults it then says on out what has come, by address.
-func Run(ctx context.Context, out io.Writer, text string) error {
-	var o Options
-	if err := json.Unmarshal([]byte(text), &o); err != nil {
-		return fmt.Errorf("read the options of a slow link: %w", err)
-	}
+// Run relays frames until ctx ends. With faults it then says on out what has come, by address.
+func Run(ctx context.Context, out io.Writer, o Options) error {
 	near, err := open(o.Near)
 	if err != nil {
 		return err

@@ -7,7 +7,6 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -54,12 +53,8 @@ type states interface {
 	end(ctx context.Context, session string) error
 }
 
-// Run serves until ctx ends. The options are written in JSON.
-func Run(ctx context.Context, text string) error {
-	var o Options
-	if err := json.Unmarshal([]byte(text), &o); err != nil {
-		return fmt.Errorf("read the options of an application: %w", err)
-	}
+// Run serves until ctx ends.
+func Run(ctx context.Context, o Options) error {
 	s := &server{name: o.Name, states: &memory{states: map[string][]byte{}}}
 	if o.Redis != "" {
 		s.states = newRedis(o.Redis, nil)

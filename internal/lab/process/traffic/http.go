@@ -41,17 +41,25 @@ func (r *runner) exchangeHTTP(ctx context.Context, flow *Flow, source netip.Addr
 	defer connection.wire.Close()
 	defer context.AfterFunc(ctx, func() { connection.wire.Close() })()
 	result.Source = connection.wire.LocalAddr().String()
+	err = r.requests(ctx, flow, &result, func(request Request) error { return r.request(connection, flow, request, &result) })
+	if err != nil {
+		result.Class, result.Detail = classify(err, true), err.Error()
+	}
+	return result
+}
+
+// requests makes the requests of a connection, one after another, as long as they succeed.
+func (r *runner) requests(ctx context.Context, flow *Flow, result *Connection, do func(Request) error) error {
 	for {
 		for _, request := range flow.Requests {
 			r.pause(ctx, request.Pause)
-			if err := r.request(connection, flow, request, &result); err != nil {
-				result.Class, result.Detail = classify(err, true), err.Error()
-				return result
+			if err := do(request); err != nil {
+				return err
 			}
 			result.Requests++
 		}
 		if !flow.Repeat || r.stopped() {
-			return result
+			return nil
 		}
 	}
 }

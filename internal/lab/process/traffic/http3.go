@@ -64,19 +64,14 @@ func (r *runner) exchangeHTTP3(ctx context.Context, flow *Flow, source netip.Add
 		go r.move(moving, flow, connection, socket, source)
 	}
 	client := (&http3.Transport{}).NewClientConn(connection)
-	for {
-		for _, request := range flow.Requests {
-			r.pause(ctx, request.Pause)
-			if err := r.request3(ctx, client, flow, request, &result); err != nil {
-				return fail(err, true)
-			}
-			result.Requests++
-		}
+	err = r.requests(ctx, flow, &result, func(request Request) error { return r.request3(ctx, client, flow, request, &result) })
+	if result.Requests >= len(flow.Requests) {
 		result.Early, result.LongClientHello = firstFlight(connection, socket)
-		if !flow.Repeat || r.stopped() {
-			return result
-		}
 	}
+	if err != nil {
+		return fail(err, true)
+	}
+	return result
 }
 
 // firstFlight tells what a connection's first flight was like, once it has been answered.

@@ -106,3 +106,11 @@ type Progress struct {
 	OpenByServer map[string]int `json:"open_by_server"`
 	OpenByFlow   map[string]int `json:"open_by_flow"`
 }
+
+// Served is how many open connections have a server.
+func (p *Progress) Served() (count int) {
+	for _, open := range p.OpenByServer {
+		count += open
+	}
+	return count
+}

@@ -29,19 +29,11 @@ func (r *runner) exchangeDatagrams(ctx context.Context, flow *Flow, source netip
 	}
 	defer socket.Close()
 	result.Source = socket.LocalAddr().String()
-	for {
-		for _, request := range flow.Requests {
-			r.pause(ctx, request.Pause)
-			if err := r.datagram(socket, flow, request, &result); err != nil {
-				result.Class, result.Detail = classify(err, true), err.Error()
-				return result
-			}
-			result.Requests++
-		}
-		if !flow.Repeat || r.stopped() {
-			return result
-		}
+	err = r.requests(ctx, flow, &result, func(request Request) error { return r.datagram(socket, flow, request, &result) })
+	if err != nil {
+		result.Class, result.Detail = classify(err, true), err.Error()
 	}
+	return result
 }
 
 func (r *runner) datagram(socket net.Conn, flow *Flow, request Request, result *Connection) error {

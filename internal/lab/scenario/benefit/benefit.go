@@ -162,10 +162,10 @@ func (m *measurement) requests(target string, state tlsclient.State) tlsclient.O
 // once measures one system, and expects that it was what it is called.
 func (m *measurement) once(one system, load string, state tlsclient.State) {
 	state.For = m.run.Length(span)
-	commands, forwarded := m.redis(), m.t.Monitor.Counted("forwarded_by_session")
+	commands, forwarded := m.redis(), m.t.Counters.Counted("forwarded_by_session")
 	seen := m.requests(one.target, state)
 	answered := seen.Answered()
-	commands, forwarded = m.redis()-commands, m.t.Monitor.Counted("forwarded_by_session")-forwarded
+	commands, forwarded = m.redis()-commands, m.t.Counters.Counted("forwarded_by_session")-forwarded
 	name, result := one.name+", "+load, m.run.Result
 	m.run.Progress("%s: %d requests, %.0f/s, mean %.1f ms, p99 %.1f ms, %d resumed, %d commands of Redis, %d forwarded by session", name, answered, seen.PerSecond,
 		seen.MeanMS, seen.P99MS, seen.Resumed, commands, forwarded)

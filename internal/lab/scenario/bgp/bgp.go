@@ -51,7 +51,7 @@ func run(run *scenario.Run) {
 }
 
 func events(run *scenario.Run, t *world.Trial, name string) {
-	t.Network.AwaitRoutes(routed, 1, 2, 3)
+	t.Routes.AwaitRoutes(routed, 1, 2, 3)
 	running := scenario.Steady(t)
 	probes := t.Clients.Probe(netip.AddrPortFrom(netip.MustParseAddr(scenario.VIP4), probePort))
 	step := func(what string, do func()) (lost int, outage time.Duration) {
@@ -66,27 +66,27 @@ func events(run *scenario.Run, t *world.Trial, name string) {
 		lost, outage := step(what, do)
 		run.Result.Expect(lost == 0, "%s: %s: %d probes were lost, the last after %v", name, what, lost, outage)
 	}
-	_, outage := step("lb1 dies, its links stay up", func() { t.Failures.Die(1); t.Network.AwaitRoutes(routed, 2, 3) })
+	_, outage := step("lb1 dies, its links stay up", func() { t.Failures.Die(1); t.Routes.AwaitRoutes(routed, 2, 3) })
 	run.Result.Measure(name+"_outage_seconds", outage.Seconds())
 	run.Result.Expect(outage > 0 && outage < noticed, "%s: probes were lost until %v after lb1 had died", name, outage)
-	whole("lb1 returns with nothing", func() { t.Failures.Reborn(1); t.Network.AwaitRoutes(routed, 1, 2, 3) })
+	whole("lb1 returns with nothing", func() { t.Failures.Reborn(1); t.Routes.AwaitRoutes(routed, 1, 2, 3) })
 	whole("drain lb2", func() {
 		t.Fleet.Nodes[1].State = model.StateDraining
 		t.Rollout.Apply()
-		t.Network.AwaitRoutes(routed, 1, 3)
+		t.Routes.AwaitRoutes(routed, 1, 3)
 	})
 	whole("undrain lb2", func() {
 		t.Fleet.Nodes[1].State = model.StateActive
 		t.Rollout.Apply()
-		t.Network.AwaitRoutes(routed, 1, 2, 3)
+		t.Routes.AwaitRoutes(routed, 1, 2, 3)
 	})
 	lb2, lb3 := world.LBName(2), world.LBName(3)
 	whole("stop the daemon of lb2", func() { stop(t, lb2) })
 	whole("start the daemon of lb2", func() { t.Daemons.LBs[lb2] = nil; t.Rollout.Apply(); awaitSession(t, lb2) })
 	whole("kill the daemon of lb3", func() { t.Daemons.LBs[lb3].Kill() })
 	whole("start the daemon of lb3", func() { t.Daemons.LBs[lb3] = nil; t.Rollout.Apply(); awaitSession(t, lb3) })
-	whole("stop and detach lb3", func() { stop(t, lb3); t.Failures.DetachLB(3); t.Network.AwaitRoutes(routed, 1, 2) })
-	whole("start lb3", func() { t.Daemons.LBs[lb3] = nil; t.Rollout.Apply(); t.Network.AwaitRoutes(routed, 1, 2, 3) })
+	whole("stop and detach lb3", func() { stop(t, lb3); t.Failures.DetachLB(3); t.Routes.AwaitRoutes(routed, 1, 2) })
+	whole("start lb3", func() { t.Daemons.LBs[lb3] = nil; t.Rollout.Apply(); t.Routes.AwaitRoutes(routed, 1, 2, 3) })
 	probes.Stop()
 }
 
@@ -110,5 +110,5 @@ func awaitSession(t *world.Trial, node string) {
 		}
 		return nil
 	})
-	t.Network.AwaitRoutes(routed, 1, 2, 3)
+	t.Routes.AwaitRoutes(routed, 1, 2, 3)
 }

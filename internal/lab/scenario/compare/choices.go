@@ -111,7 +111,7 @@ func passedOn(t *world.Trial) (packets uint64) {
 	for i := range t.Network.Servers {
 		servers = append(servers, world.ServerName(i+1))
 	}
-	for verdict, count := range script.Must(t.Monitor.Verdicts(servers...)) {
+	for verdict, count := range script.Must(t.Counters.Verdicts(servers...)) {
 		if strings.HasPrefix(verdict, "passed_on_") {
 			packets += count
 		}

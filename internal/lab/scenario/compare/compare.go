@@ -124,7 +124,7 @@ func compare(run *scenario.Run, c comparison) {
 	outcome := run.Uncounted(c.setup, func(t *world.Trial) {
 		run.Result.Work = t.Servers.Work
 		if c.setup.Services[0].Affinity == model.AffinityQUIC {
-			t.Servers.AwaitHTTP3()
+			t.Endpoints.AwaitHTTP3()
 		}
 		for repetition := range c.repetitions {
 			for i := range c.contenders {

@@ -76,7 +76,7 @@ func (d *drainTrial) run() {
 		})
 	}
 	d.ending = d.Traffic.Generate(flows...)
-	d.Traffic.Until(d.ending, 30*time.Second, "all downloads have a server", func(p traffic.Progress) bool { return p.Attempted == 48 && served(p) == p.Open })
+	d.Traffic.Until(d.ending, 30*time.Second, "all downloads have a server", func(p traffic.Progress) bool { return p.Attempted == 48 && p.Served() == p.Open })
 	for _, one := range []world.Step{
 		{What: "remove s4, which has connections", Do: d.remove4},
 		{What: "drain s1 and wait", Do: d.drain1},
@@ -104,14 +104,6 @@ func (d *drainTrial) awaitCounted() {
 			return err
 		})
 	}
-}
-
-// served is how many open connections have a server.
-func served(p traffic.Progress) (count int) {
-	for _, open := range p.OpenByServer {
-		count += open
-	}
-	return count
 }
 
 func (d *drainTrial) everywhere(arguments ...string) {
@@ -239,7 +231,7 @@ func (d *drainTrial) judgeOutput(output string) {
 // drain2: connections that outlast the deadline are cut then, not before.
 func (d *drainTrial) drain2() {
 	d.holding = d.Traffic.Generate(scenario.Downloads(d.Fleet.Target(), drainLasting))
-	d.Traffic.Until(d.holding, 30*time.Second, "all lasting downloads have a server", func(p traffic.Progress) bool { return served(p) == drainLasting })
+	d.Traffic.Until(d.holding, 30*time.Second, "all lasting downloads have a server", func(p traffic.Progress) bool { return p.Served() == drainLasting })
 	held := d.holding.Now().OpenByServer["s2"]
 	begin := time.Now()
 	script.Must(d.Operator.On(d.lbs[1], "server", "drain", "web", "s2", "--deadline", drainDeadline.String()))

@@ -25,11 +25,7 @@ func losePower(t *world.Trial, result *scenario.Result) {
 	running := t.Traffic.Generate(chatters(t.Fleet.Target(), healthChatters))
 	dead := world.ServerName(4)
 	t.Traffic.Until(running, 30*time.Second, "all connections have a server", func(p traffic.Progress) bool {
-		known := 0
-		for _, open := range p.OpenByServer {
-			known += open
-		}
-		return known == healthChatters && p.OpenByServer[dead] > 0
+		return p.Served() == healthChatters && p.OpenByServer[dead] > 0
 	})
 	begin := time.Now()
 	t.Event(dead+" loses power", func() { script.Check(t.Lab.Space(dead).SetLink("eth0", false)) })

@@ -46,7 +46,7 @@ func runMPTCP(run *scenario.Run) {
 	hash.Affinity, hash.Dispatch, hash.Fallback = model.AffinityHash, model.DispatchHash, model.FallbackHash
 	baseline := setup("hash", hash)
 	baseline.Baseline = true
-	_, _, outsiders := counts(run.Trial(baseline, func(t *world.Trial) { during(t, changes(t)[:3]) }))
+	_, _, outsiders := counts(run.Trial(baseline, func(t *world.Trial) { during(t, scenario.Changes(t)[:3]) }))
 	run.Result.Measure("strangers_hash", float64(outsiders))
 	run.Result.Expect(outsiders > 0, "hash: no subflow came to another server: nothing is shown")
 }
@@ -66,22 +66,6 @@ func counts(outcome world.Result) (connections, joins, outsiders uint64) {
 	return client[world.MPTCPConnections], client[world.MPTCPJoins], outsiders
 }
 
-// changes are those of pool, keys and load balancers.
-func changes(t *world.Trial) []world.Step {
-	return []world.Step{
-		{What: "add servers s5 and s6", Do: func() { t.Pool.AddServer(5); t.Pool.AddServer(6); t.Rollout.Apply() }},
-		{What: "drain servers s1 and s2", Do: func() { t.Pool.Drain(1); t.Pool.Drain(2); t.Rollout.Apply() }},
-		{What: "kill load balancer lb1", Do: func() { t.Failures.CrashLB(1) }},
-		{What: "add the next key", Do: func() { t.Pool.AddKey(2); t.Rollout.Apply() }},
-		{What: "lb1 returns", Do: func() { t.Failures.ReturnLB(1) }},
-		{What: "use the next key", Do: func() { t.Fleet.Keys.Current = 2; t.Rollout.Apply() }},
-		{What: "remove servers s1 and s2", Do: func() { t.Pool.RemoveServer(1); t.Pool.RemoveServer(2); t.Rollout.Apply() }},
-		{What: "kill load balancer lb2", Do: func() { t.Failures.CrashLB(2) }},
-		{What: "drain server s3", Do: func() { t.Pool.Drain(3); t.Rollout.Apply() }},
-		{What: "lb2 returns", Do: func() { t.Failures.ReturnLB(2) }},
-	}
-}
-
 func series(t *world.Trial, running *world.Load, steps []world.Step) {
 	for _, one := range steps {
 		t.Event(one.What, one.Do)
@@ -96,7 +80,7 @@ func short(t *world.Trial) traffic.Flow {
 }
 
 // churn has long downloads and short connections meanwhile.
-func churn(t *world.Trial) { during(t, changes(t)) }
+func churn(t *world.Trial) { during(t, scenario.Changes(t)) }
 
 func during(t *world.Trial, steps []world.Step) {
 	lasting := t.Traffic.Generate(traffic.Flow{
@@ -120,7 +104,7 @@ func loseFirstPaths(t *world.Trial) {
 	})
 	t.Traffic.Busy(lasting, downloads)
 	running := t.Traffic.Generate(short(t))
-	series(t, running, changes(t))
+	series(t, running, scenario.Changes(t))
 	running.Finish(t.Context) // the paths of new connections die, too
 	t.Event("the first paths die", t.Network.CutFirstPaths)
 	lasting.Wait(t.Context)

@@ -94,7 +94,7 @@ func runFragments(run *scenario.Run) {
 		run.Trial(world.Setup{
 			Name: "udp to " + vip, Services: []*fleet.Service{one}, Topology: world.Topology{LBs: 2, Servers: make([]world.ServerNode, 3)},
 		}, func(t *world.Trial) {
-			t.Servers.StartEchoes(t.Fleet.Target())
+			t.Endpoints.StartEchoes(t.Fleet.Target())
 			running := t.Traffic.Generate(traffic.Flow{
 				// Few at once: nobody repeats a datagram that a full queue of the lab's links has dropped.
 				Name: "datagrams", Target: t.Fleet.Target(), UDP: true, Count: 200, Concurrent: 4,
@@ -121,7 +121,7 @@ func runWithoutRoom(run *scenario.Run) {
 			},
 		}, func(t *world.Trial) {
 			datagrams := echo.Target()
-			t.Servers.StartEchoes(datagrams)
+			t.Endpoints.StartEchoes(datagrams)
 			running := t.Traffic.Generate(scenario.Exchanges(t.Fleet.Target(), 20, 300_000), traffic.Flow{
 				Name: "datagrams", Target: datagrams, UDP: true, Count: 100, Concurrent: 4, Requests: []traffic.Request{{Bytes: 1472}, {Bytes: 100}, {Bytes: 5000}},
 			})

@@ -31,7 +31,7 @@ func runClients(run *scenario.Run) {
 	}
 	servers := browse(run, "chromium", 1, func(t *world.Trial) *software.Visit {
 		certificate := t.Foreign.Certificate()
-		t.Servers.StartHTTP3(false, certificate)
+		t.Endpoints.StartHTTP3(false, certificate)
 		software.Translate(t.Lab, world.ClientNode)
 		return t.Foreign.Visit(certificate, true)
 	})
@@ -43,7 +43,7 @@ func runClients(run *scenario.Run) {
 	}
 	client := filepath.Join(filepath.Dir(server), aioquicClient)
 	servers = browse(run, "aioquic", aioquicClients, func(t *world.Trial) *software.Visit {
-		t.Servers.StartHTTP3(false, "")
+		t.Endpoints.StartHTTP3(false, "")
 		software.Translate(t.Lab, world.ClientNode)
 		return t.Foreign.VisitBy(client)
 	})

@@ -74,7 +74,7 @@ func runQUIC(run *scenario.Run) {
 		moved := 0
 		outcome := run.Trial(setup(one.name, with), func(t *world.Trial) {
 			moved = changes(t, func(t *world.Trial) {
-				t.Servers.StartHTTP3(one.retry, "")
+				t.Endpoints.StartHTTP3(one.retry, "")
 				if !one.retry { // which ends what came early
 					t.Traffic.Generate(early(t))
 				}
@@ -108,7 +108,7 @@ func runQUIC(run *scenario.Run) {
 	hash := setup("hash", service(scenario.VIP4, model.AffinityHash, model.DispatchHash))
 	hash.Baseline = true
 	run.Trial(hash, func(t *world.Trial) {
-		changes(t, func(t *world.Trial) { t.Servers.StartHTTP3(false, "") }, moves, false)
+		changes(t, func(t *world.Trial) { t.Endpoints.StartHTTP3(false, "") }, moves, false)
 	})
 }
 
@@ -133,7 +133,7 @@ func firstFlights(run *scenario.Run, outcome world.Result, early bool) {
 // loss has handshakes and requests over a link that loses packets, ClientHellos of two datagrams among them, of which one comes late; meanwhile others forge
 // first packets. It tells how many.
 func loss(t *world.Trial, result *scenario.Result) (forged int) {
-	t.Servers.StartHTTP3(true, "")
+	t.Endpoints.StartHTTP3(true, "")
 	t.Network.Lose(world.ClientNode, "eth0", link.Faults{DropPermille: lossPermille})
 	t.Network.Lose(world.RouterNode, world.ClientNode, link.Faults{DropPermille: lossPermille})
 	scenario.Bounded(t, result, "loss", func() { forged = forgeInitials(t) })
@@ -205,29 +205,14 @@ func changes(t *world.Trial, start func(*world.Trial), moves time.Duration, migr
 		Requests: []traffic.Request{{Path: world.PathSlow(64 << 10), Bytes: 128 << 10}},
 	})
 	t.Traffic.Until(lasting, world.Stall, "all downloads have a server", func(p traffic.Progress) bool {
-		served := 0
-		for _, open := range p.OpenByServer {
-			served += open
-		}
-		return served == downloads
+		return p.Served() == downloads
 	})
 	running := t.Traffic.Generate(
 		traffic.Flow{Name: "short", Target: t.Fleet.Target(), HTTP3: true, Concurrent: 50, PerSecond: 25, Requests: []traffic.Request{{Path: world.PathBlob, Bytes: 4000}}},
 		traffic.Flow{Name: "upload", Target: t.Fleet.Target(), HTTP3: true, Concurrent: 20, PerSecond: 2, Requests: []traffic.Request{
 			{Path: world.PathUpload + "some", Bytes: 200_000, Upload: true}, {Path: world.PathName, Pause: time.Second}}})
 	t.Traffic.Busy(running, 40)
-	for _, one := range []world.Step{
-		{What: "add servers s5 and s6", Do: func() { t.Pool.AddServer(5); t.Pool.AddServer(6); t.Rollout.Apply() }},
-		{What: "drain servers s1 and s2", Do: func() { t.Pool.Drain(1); t.Pool.Drain(2); t.Rollout.Apply() }},
-		{What: "kill load balancer lb1", Do: func() { t.Failures.CrashLB(1) }},
-		{What: "add the next key", Do: func() { t.Pool.AddKey(2); t.Rollout.Apply() }},
-		{What: "lb1 returns", Do: func() { t.Failures.ReturnLB(1) }},
-		{What: "use the next key", Do: func() { t.Fleet.Keys.Current = 2; t.Rollout.Apply() }},
-		{What: "remove servers s1 and s2", Do: func() { t.Pool.RemoveServer(1); t.Pool.RemoveServer(2); t.Rollout.Apply() }},
-		{What: "kill load balancer lb2", Do: func() { t.Failures.CrashLB(2) }},
-		{What: "drain server s3", Do: func() { t.Pool.Drain(3); t.Rollout.Apply() }},
-		{What: "lb2 returns", Do: func() { t.Failures.ReturnLB(2) }},
-	} {
+	for _, one := range scenario.Changes(t) {
 		t.Event(one.What, one.Do)
 		t.Traffic.Busy(running, 30)
 	}

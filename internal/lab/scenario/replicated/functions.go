@@ -57,7 +57,7 @@ func changeFunctions(t *world.Trial, result *scenario.Result, replicated bool) {
 	on := func(lbs ...int) {
 		if replicated {
 			awaitRing(t, lbs...)
-			t.Network.FunctionsBy(lbs...)
+			t.Routes.FunctionsBy(lbs...)
 		}
 	}
 	if replicated {
@@ -65,23 +65,23 @@ func changeFunctions(t *world.Trial, result *scenario.Result, replicated bool) {
 		t.Rollout.Apply()
 		on(1, 2, 3)
 	} else {
-		t.Network.FunctionsBy()
+		t.Routes.FunctionsBy()
 	}
-	t.Servers.StartOutside(echoPort)
+	t.Endpoints.StartOutside(echoPort)
 	web := t.Network.Outside(1) + ":80"
 	running := t.Traffic.Generate(scenario.Downloads(web, 20), scenario.Browsers(web, 20), scenario.Shorts(web, 30), datagramsThrough(t))
 	t.Traffic.Busy(running, 200)
 	t.Series(running,
 		world.Step{What: "add function s4", Do: func() { t.Pool.AddServer(4); t.Rollout.Apply() }},
 		world.Step{What: "lb1 loses its power", Do: func() {
-			t.Network.FunctionsBy(gatewaysBut(replicated, 1)...) // as a routing protocol would
+			t.Routes.FunctionsBy(gatewaysBut(replicated, 1)...) // as a routing protocol would
 			t.Failures.CrashLB(1)
 		}},
 		world.Step{What: "remove function s1, whose connections stay", Do: func() { t.Pool.RemoveServer(1); t.Rollout.Apply() }},
 		world.Step{What: "lb1 returns", Do: func() { t.Failures.ReturnLB(1); on(1, 2, 3) }},
 		world.Step{What: "function s2 is drained", Do: func() { t.Pool.Drain(2); t.Rollout.Apply() }},
 		world.Step{What: "lb3 loses its power", Do: func() {
-			t.Network.FunctionsBy(gatewaysBut(replicated, 3)...)
+			t.Routes.FunctionsBy(gatewaysBut(replicated, 3)...)
 			t.Failures.CrashLB(3)
 		}},
 		world.Step{What: "function s2 gets connections again", Do: func() { t.Pool.Activate(2); t.Rollout.Apply() }})
@@ -96,7 +96,7 @@ func loseFunction(t *world.Trial, result *scenario.Result) {
 	t.Fleet.Replicas = model.Replicas{Chain: 2, IdleTimeout: model.Duration(30 * time.Second)}
 	t.Rollout.Apply()
 	awaitRing(t, 1, 2, 3)
-	t.Servers.StartOutside(echoPort)
+	t.Endpoints.StartOutside(echoPort)
 	running := t.Traffic.Generate(datagramsThrough(t))
 	t.Traffic.Until(running, time.Minute, "all flows go on", func(p traffic.Progress) bool { return p.Open == flowsThrough && len(p.OpenByServer) == flowsThrough })
 	t.Event("function s2 dies and is switched off", func() {

@@ -94,7 +94,7 @@ func change(t *world.Trial, result *scenario.Result, chain uint8) {
 		}
 	}
 	on(1, 2, 3, 4)
-	t.Servers.StartEchoes(t.Fleet.Services[1].Target())
+	t.Endpoints.StartEchoes(t.Fleet.Services[1].Target())
 	running := t.Traffic.Generate(scenario.Downloads(t.Fleet.Target(), 30), scenario.Browsers(t.Fleet.Target(), 30), scenario.Shorts(t.Fleet.Target(), 40), datagrams(t))
 	t.Traffic.Busy(running, 380)
 	t.Series(running,

@@ -51,7 +51,7 @@ func unhear(t *world.Trial, result *scenario.Result) {
 	t.Fleet.Replicas = model.Replicas{Chain: 2, IdleTimeout: model.Duration(unheardIdle)}
 	t.Rollout.Apply()
 	awaitRing(t, 1, 2, unheard)
-	t.Servers.StartEchoes(t.Fleet.Target())
+	t.Endpoints.StartEchoes(t.Fleet.Target())
 	request := []traffic.Request{{Bytes: 100, Pause: 200 * time.Millisecond}}
 	running := t.Traffic.GeneratePatiently(unheardLost,
 		traffic.Flow{Name: "established", Target: t.Fleet.Target(), UDP: true, Count: 150, Concurrent: 150, PerSecond: 150, Repeat: true, Requests: request},
@@ -79,7 +79,7 @@ func unhear(t *world.Trial, result *scenario.Result) {
 
 // askedBy is how many packets a load balancer has asked others about.
 func askedBy(t *world.Trial, node string) uint64 {
-	return script.Must(t.Monitor.Verdicts(node))["asked_peer"]
+	return script.Must(t.Counters.Verdicts(node))["asked_peer"]
 }
 
 // awaitNotReady waits until a load balancer says that it is not ready as it is off the ring.

@@ -79,7 +79,7 @@ func run(run *scenario.Run) {
 	} {
 		seen := map[string]tlsclient.Outcome{}
 		outcome := run.Uncounted(setup(one.name, service(one.vip, one.with)), func(t *world.Trial) {
-			t.Servers.StartTLS(true)
+			t.Endpoints.StartTLS(true)
 			seen = changes(t, between, func(clients *world.Sessions) {
 				if one.vip == scenario.VIP4 {
 					flood(t, run.Result, clients, one.name)
@@ -91,7 +91,7 @@ func run(run *scenario.Run) {
 	}
 	seen := map[string]tlsclient.Outcome{}
 	outcome := run.Uncounted(setup("cookie", service(scenario.VIP4, func(s *fleet.Service) { s.Session = model.SessionNone })), func(t *world.Trial) {
-		t.Servers.StartTLS(false)
+		t.Endpoints.StartTLS(false)
 		clients := t.Clients.StartTLS(clientsOf("cookie", t.Fleet.Target(), atOnce))
 		clients.More(5 * between)
 		seen = clients.End()
@@ -157,7 +157,7 @@ func total(outcome world.Result, verdict string) (packets uint64) {
 func flood(t *world.Trial, result *scenario.Result, clients *world.Sessions, name string) {
 	outsiders, target := t.Clients.OpenOutsiders(), netip.MustParseAddrPort(t.Fleet.Target())
 	defer outsiders.Close()
-	before, connections := script.Must(t.Monitor.Verdicts(lbs...)), clients.Now()[name].Connections
+	before, connections := script.Must(t.Counters.Verdicts(lbs...)), clients.Now()[name].Connections
 	scenario.Bounded(t, result, "flood", func() {
 		outsiders.Flood(floodPerSecond, func(i int) ([]byte, bool) {
 			syn := frames.Segment{From: outsiders.From, To: outsiders.To, Client: outsiders.Address(), Service: target, SYN: true,
@@ -168,7 +168,7 @@ func flood(t *world.Trial, result *scenario.Result, clients *world.Sessions, nam
 	began := clients.Now()[name].Connections - connections
 	result.Measure("began_in_flood", float64(began))
 	result.Expect(began > 0, "no connection began in the flood")
-	answered := script.Must(t.Monitor.Verdicts(lbs...))["answered_syn"] - before["answered_syn"]
+	answered := script.Must(t.Counters.Verdicts(lbs...))["answered_syn"] - before["answered_syn"]
 	result.Measure("answered_in_flood", float64(answered))
 	result.Expect(float64(answered) >= floodDelivered*floodSYNs, "of %d SYNs only %d were answered", floodSYNs, answered)
 }

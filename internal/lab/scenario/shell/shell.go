@@ -88,11 +88,7 @@ func total(outcome world.Result, verdict string) (packets uint64) {
 func started(t *world.Trial) *world.Load {
 	running := t.Traffic.Generate(scenario.Downloads(t.Fleet.Target(), downloads))
 	t.Traffic.Until(running, within, "all downloads are under way", func(p traffic.Progress) bool {
-		served := 0
-		for _, open := range p.OpenByServer {
-			served += open
-		}
-		return served == downloads
+		return p.Served() == downloads
 	})
 	return running
 }

@@ -96,7 +96,7 @@ func (f *flooder) outsider() frames.Segment {
 // flood sends packets at the rate of the flood, waits until most of them were counted by the verdicts that they must get, and measures what
 // they did. It returns all that was counted meanwhile, of real clients too.
 func (f *flooder) flood(name string, count int, next func(i int) frames.Segment, verdicts ...string) (counted map[string]uint64) {
-	before := script.Must(f.Monitor.Verdicts(f.lbs...))
+	before := script.Must(f.Counters.Verdicts(f.lbs...))
 	f.Flood(floodPerSecond, func(i int) ([]byte, bool) {
 		if i == count {
 			return nil, false
@@ -105,7 +105,7 @@ func (f *flooder) flood(name string, count int, next func(i int) frames.Segment,
 		return script.Must(segment.Frame()), true
 	})
 	await.Until(f.Context, world.Stall, fmt.Sprintf("most of the %d packets are counted as %v", count, verdicts), func() (err error) {
-		if counted, err = f.Monitor.Verdicts(f.lbs...); err != nil {
+		if counted, err = f.Counters.Verdicts(f.lbs...); err != nil {
 			return err
 		}
 		sum := uint64(0)

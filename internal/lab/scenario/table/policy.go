@@ -52,7 +52,7 @@ func (x *tableTrial) runPolicies() {
 
 // uploadGreedily uploads as fast as it goes. What is dropped must be its own: it repeats it.
 func (x *tableTrial) uploadGreedily() {
-	before := script.Must(x.Monitor.Verdicts(x.lbs...))
+	before := script.Must(x.Counters.Verdicts(x.lbs...))
 	greedy := x.Clients.Dial(x.Network.SourceAddresses(false)[0])
 	defer greedy.Close()
 	begin := time.Now()
@@ -65,7 +65,7 @@ func (x *tableTrial) uploadGreedily() {
 	answer, err := http.ReadResponse(bufio.NewReader(greedy), request)
 	script.Checkf(err, "upload greedily")
 	took := time.Since(begin)
-	after := script.Must(x.Monitor.Verdicts(x.lbs...))
+	after := script.Must(x.Counters.Verdicts(x.lbs...))
 	own, others := 0, 0
 	sockets := script.Must(x.Lab.Space(world.ClientNode).Established())
 	for _, socket := range sockets {
@@ -130,7 +130,7 @@ func (s *scrubbing) handedOn() (on, sent uint64, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	verdicts, err := s.Monitor.Verdicts(s.lbs...)
+	verdicts, err := s.Counters.Verdicts(s.lbs...)
 	return counters["handed_on"], verdicts["forwarded_by_scrubber"], err
 }
 

@@ -163,10 +163,10 @@ func (x *tableTrial) resetSome() {
 
 // endSome opens connections that the clients end.
 func (x *tableTrial) endSome() {
-	before := script.Must(x.Monitor.Verdicts(x.lbs...))
+	before := script.Must(x.Counters.Verdicts(x.lbs...))
 	ended := x.Traffic.Generate(scenario.Exchanges(x.Fleet.Target(), 60, 20_000))
 	ended.Wait(x.Context)
-	after := script.Must(x.Monitor.Verdicts(x.lbs...))
+	after := script.Must(x.Counters.Verdicts(x.lbs...))
 	added := after["forwarded_added"] - before["forwarded_added"]
 	x.result.Expect(added >= 60, "60 connections got %d entries", added)
 }

@@ -51,5 +51,5 @@ func throughTakeOver(t *world.Trial) {
 // takeOver crashes one LB and leads the servers' answers by the other, as their gateway protocol would.
 func takeOver(t *world.Trial, from, to int) {
 	t.Failures.CrashLB(from)
-	t.Network.AnswerByLB(to)
+	t.Routes.AnswerByLB(to)
 }

@@ -124,8 +124,8 @@ func (d *tierTrial) judgePlaces() {
 	d.result.Expect(listed >= tierDownloads+tierBrowsers, "of %d connections only %d are in a table", len(have), listed)
 	// One that is made while the pool changes may have its first packets counted by two nodes.
 	d.result.Expect(twice <= listed/50, "%d of %d connections have been on two nodes of the second tier", twice, listed)
-	first := script.Must(d.Monitor.Verdicts(world.LBName(1), world.LBName(2)))
-	second := script.Must(d.Monitor.Verdicts(d.nodes()...))
+	first := script.Must(d.Counters.Verdicts(world.LBName(1), world.LBName(2)))
+	second := script.Must(d.Counters.Verdicts(d.nodes()...))
 	followed := func(v map[string]uint64, verdict string, others ...string) float64 {
 		all := v[verdict]
 		for _, other := range others {

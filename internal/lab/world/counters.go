@@ -1,10 +1,11 @@
-// What daemons keep in memory.
+// What daemons count, and what they keep in memory.
 package world
 
 import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -14,6 +15,46 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/await"
 	"github.com/ballast-lb/ballast/internal/lab/script"
 )
+
+// Counters asks the daemons of a rollout for what they count and measure of themselves.
+type Counters struct{ rollout *Rollout }
+
+// All are the packet counters of every daemon that answers, by node and verdict; zeros are left out.
+func (c *Counters) All() map[string]map[string]uint64 {
+	all := map[string]map[string]uint64{}
+	for _, node := range c.rollout.network.daemons() {
+		counters, err := c.rollout.Client(node).Counters(c.rollout.lab.Context)
+		if err != nil {
+			continue // not started, or crashed on purpose
+		}
+		maps.DeleteFunc(counters, func(_ string, packets uint64) bool { return packets == 0 })
+		all[node] = counters
+	}
+	return all
+}
+
+// Counted is how many packets all daemons have counted by a verdict.
+func (c *Counters) Counted(verdict string) (packets uint64) {
+	for _, counters := range c.All() {
+		packets += counters[verdict]
+	}
+	return packets
+}
+
+// Verdicts adds up what several load balancers counted by their verdicts.
+func (c *Counters) Verdicts(lbs ...string) (map[string]uint64, error) {
+	sum := map[string]uint64{}
+	for _, lb := range lbs {
+		counters, err := c.rollout.Client(lb).Counters(c.rollout.lab.Context)
+		if err != nil {
+			return nil, err
+		}
+		for verdict, packets := range counters {
+			sum[verdict] += packets
+		}
+	}
+	return sum, nil
+}
 
 // Memory is in bytes.
 type Memory struct {
@@ -27,10 +68,10 @@ const collections = 3
 
 // Memory is what each daemon keeps by now. Garbage is none of it: when it is collected depends on what a daemon needed for a while at its start, and
 // so on the load of the machine then. Each question makes some, so collections come.
-func (m *Monitor) Memory() map[*Daemon]Memory {
+func (c *Counters) Memory() map[*Daemon]Memory {
 	all, begun := map[*Daemon]Memory{}, map[*Daemon]float64{}
 	poll := func(d *Daemon) error {
-		text, err := m.metrics(d)
+		text, err := c.metrics(d)
 		if err != nil {
 			return err
 		}
@@ -48,9 +89,9 @@ func (m *Monitor) Memory() map[*Daemon]Memory {
 		}
 		return nil
 	}
-	await.Until(m.rollout.lab.Context, await.Deadline, "the daemons have collected their garbage", func() error {
+	await.Until(c.rollout.lab.Context, await.Deadline, "the daemons have collected their garbage", func() error {
 		var waiting []error
-		for _, daemons := range []map[string]*Daemon{m.rollout.LBs, m.rollout.Agents} {
+		for _, daemons := range []map[string]*Daemon{c.rollout.LBs, c.rollout.Agents} {
 			for _, d := range daemons {
 				waiting = append(waiting, poll(d))
 			}
@@ -61,8 +102,8 @@ func (m *Monitor) Memory() map[*Daemon]Memory {
 }
 
 // metrics are what a daemon exports to Prometheus.
-func (m *Monitor) metrics(d *Daemon) (string, error) {
-	stream, err := m.rollout.Client(d.Node).Stream(m.rollout.lab.Context, api.PathMetrics)
+func (c *Counters) metrics(d *Daemon) (string, error) {
+	stream, err := c.rollout.Client(d.Node).Stream(c.rollout.lab.Context, api.PathMetrics)
 	if err != nil {
 		return "", err
 	}

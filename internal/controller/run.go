@@ -1,5 +1,5 @@
-// Package controller is the process `ballast controller`: the desired state in a store, a hub that nodes are connected to, an engine that
-// judges and weighs, and the services that this one of several leads.
+// Package controller is the process `ballast controller`: the desired state in a store, a hub that nodes are connected
+// to, an engine that judges and weighs, and the services that this one of several leads.
 package controller
 
 import (
@@ -38,7 +38,8 @@ type Options struct {
 	DataDir string   // of the store in this process
 	Join    []string // host:port of controllers that this one, with DataDir, joins unless it has done so before
 	Etcd    []string // endpoints of a store elsewhere, instead of DataDir
-	// ConsoleToken is a file with the token that people log in with; empty: certificates let them in, and on loopback everybody is.
+	// ConsoleToken is a file with the token that people log in with; empty: certificates let them in, and on loopback
+	// everybody is.
 	ConsoleToken string
 	EtcdCA, EtcdCert,
 	EtcdKey string

@@ -25,7 +25,9 @@ type openedStore struct {
 	close   func() error
 }
 
-func openStore(ctx context.Context, o *Options, credentials *pki.Credentials, address string, ports *bootstrap.Ports) (openedStore, error) {
+func openStore(
+	ctx context.Context, o *Options, credentials *pki.Credentials, address string, ports *bootstrap.Ports,
+) (openedStore, error) {
 	var s *etcd.Store
 	var err error
 	switch {
@@ -34,7 +36,9 @@ func openStore(ctx context.Context, o *Options, credentials *pki.Credentials, ad
 	case len(o.Etcd) > 0 && o.DataDir != "":
 		return openedStore{}, errors.New("two stores: give --data-dir or --etcd, not both")
 	case len(o.Etcd) > 0:
-		s, err = etcd.Connect(ctx, etcd.ConnectOptions{Endpoints: o.Etcd, CA: o.EtcdCA, Certificate: o.EtcdCert, Key: o.EtcdKey, Prefix: o.EtcdPrefix, Log: o.Log})
+		s, err = etcd.Connect(ctx, etcd.ConnectOptions{
+			Endpoints: o.Etcd, CA: o.EtcdCA, Certificate: o.EtcdCert, Key: o.EtcdKey, Prefix: o.EtcdPrefix, Log: o.Log,
+		})
 		if err != nil {
 			return openedStore{}, err
 		}
@@ -49,7 +53,8 @@ func openStore(ctx context.Context, o *Options, credentials *pki.Credentials, ad
 		if err != nil {
 			return nil, err
 		}
-		return credentials.HeldDialer(credentials.At(pki.Controller, name, host), (&net.Dialer{KeepAlive: keepAlive}).DialContext)(ctx, "tcp", address)
+		dialer := &net.Dialer{KeepAlive: keepAlive}
+		return credentials.HeldDialer(credentials.At(pki.Controller, name, host), dialer.DialContext)(ctx, "tcp", address)
 	}
 	peering.Caller = func(r *http.Request) string {
 		who, _ := hub.Certified(r) // the port for nodes has verified it
@@ -60,8 +65,10 @@ func openStore(ctx context.Context, o *Options, credentials *pki.Credentials, ad
 			return members.Join(ctx, o.Log, o.Join, credentials, address, ports.Nonce())
 		}
 	}
-	s, err = etcd.Embed(ctx, etcd.EmbedOptions{DataDir: o.DataDir, Name: credentials.Identity().Name, Peering: peering, Log: o.Log,
-		Ends: func(why error) { o.noteEnd(credentials, why) }})
+	s, err = etcd.Embed(ctx, etcd.EmbedOptions{
+		DataDir: o.DataDir, Name: credentials.Identity().Name, Peering: peering, Log: o.Log,
+		Ends: func(why error) { o.noteEnd(credentials, why) },
+	})
 	if err != nil {
 		return openedStore{}, err
 	}

@@ -50,7 +50,13 @@ type controller struct {
 	report    *report.Reporter
 }
 
-func newController(o Options, credentials *pki.Credentials, s openedStore, address string, ports *bootstrap.Ports) *controller {
+func newController(
+	o Options,
+	credentials *pki.Credentials,
+	s openedStore,
+	address string,
+	ports *bootstrap.Ports,
+) *controller {
 	name := credentials.Identity().Name
 	mirror := desired.NewMirror(s.Store, o.Log)
 	writer := desired.NewWriter(mirror)
@@ -72,38 +78,105 @@ func newController(o Options, credentials *pki.Credentials, s openedStore, addre
 		Changed: c.nodesChanged, Replicated: func() { c.ring.Wake() }, Credentials: credentials, Newest: writer.Newest})
 	c.hub.Topics.SetJudging(false) // before it leads
 	c.election = election.New(election.Options{
-		Self: store.Member{Name: name, Address: address, Version: o.Version}, Addresses: func() []netip.Addr { return credentials.Identity().Addresses },
+		Self: store.Member{
+			Name:    name,
+			Address: address,
+			Version: o.Version,
+		}, Addresses: func() []netip.Addr { return credentials.Identity().Addresses },
 		Store: s.Store, Mirror: mirror, Writer: writer, Revoked: func() bool { return credentials.OwnRevoked() != nil },
 		Lead: c.engine.Lead, Judge: c.hub.Topics.SetJudging, Live: c.hub.Topics.SetControllers, Log: o.Log,
 	})
 	c.balancers = nodes.NewBalancers(mirror, writer, c.hub.Nodes.Remember, o.Log)
-	c.ring = replicas.New(replicas.Options{Name: name, Store: s.Store, Mirror: mirror, Writer: writer, Leads: c.election.Leads,
-		LeaderOf: func(what string) string { return c.election.Now().LeaderOf(what) }, Hub: c.hub, Log: o.Log})
-	c.tickets = tickets.New(tickets.Options{Name: name, Mirror: mirror, Writer: writer, Leads: c.election.Leads, Nodes: c.hub.Nodes.Keys,
-		Settle: cmp.Or(o.TicketSettle, rotation.TicketSettle), Log: o.Log})
-	c.members = members.New(members.Options{Name: name, Address: address, Store: s.cluster, Shown: ports.Shown(), Live: c.live, Credentials: credentials, Log: o.Log})
-	c.report = report.New(report.Options{Name: name, Version: o.Version, DataDir: o.DataDir, Credentials: credentials, Mirror: mirror, Election: c.election,
-		Hub: c.hub, Engine: c.engine, Store: s.cluster, Refusals: ports.Refusals(), TicketProblems: c.tickets.Problems, MemberProblems: c.members.RevokedMembers})
+	c.ring = replicas.New(
+		replicas.Options{Name: name, Store: s.Store, Mirror: mirror, Writer: writer, Leads: c.election.Leads,
+			LeaderOf: func(what string) string { return c.election.Now().LeaderOf(what) }, Hub: c.hub, Log: o.Log},
+	)
+	c.tickets = tickets.New(
+		tickets.Options{Name: name, Mirror: mirror, Writer: writer, Leads: c.election.Leads, Nodes: c.hub.Nodes.Keys,
+			Settle: cmp.Or(o.TicketSettle, rotation.TicketSettle), Log: o.Log},
+	)
+	c.members = members.New(
+		members.Options{
+			Name:        name,
+			Address:     address,
+			Store:       s.cluster,
+			Shown:       ports.Shown(),
+			Live:        c.live,
+			Credentials: credentials,
+			Log:         o.Log,
+		},
+	)
+	c.report = report.New(
+		report.Options{
+			Name:           name,
+			Version:        o.Version,
+			DataDir:        o.DataDir,
+			Credentials:    credentials,
+			Mirror:         mirror,
+			Election:       c.election,
+			Hub:            c.hub,
+			Engine:         c.engine,
+			Store:          s.cluster,
+			Refusals:       ports.Refusals(),
+			TicketProblems: c.tickets.Problems,
+			MemberProblems: c.members.RevokedMembers,
+		},
+	)
 	c.newFleet(o, writer, address)
 	return c
 }
 
 // newFleet makes what operators ask.
 func (c *controller) newFleet(o Options, writer *desired.Writer, address string) {
-	listed := nodes.Options{Name: c.name, Address: address, Version: o.Version, Began: time.Now(), Mirror: c.mirror, Election: c.election, Joined: c.hub.Nodes, Engine: c.engine,
-		Self: func() (obstacles, problems []string) { return c.report.Obstacles(), c.report.Problems() }}
+	listed := nodes.Options{
+		Name:     c.name,
+		Address:  address,
+		Version:  o.Version,
+		Began:    time.Now(),
+		Mirror:   c.mirror,
+		Election: c.election,
+		Joined:   c.hub.Nodes,
+		Engine:   c.engine,
+		Self:     func() (obstacles, problems []string) { return c.report.Obstacles(), c.report.Problems() },
+	}
 	if c.store.cluster != nil {
 		listed.HasPeer = c.store.cluster.HasPeer
 	}
 	directory := nodes.NewDirectory(listed)
-	revocations := revoked.Options{Name: c.name, Mirror: c.mirror, Writer: writer, Hub: c.hub, Credentials: c.credentials, Log: o.Log}
+	revocations := revoked.Options{
+		Name:        c.name,
+		Mirror:      c.mirror,
+		Writer:      writer,
+		Hub:         c.hub,
+		Credentials: c.credentials,
+		Log:         o.Log,
+	}
 	c.revoked = revoked.NewList(revocations)
-	c.fleet = fleetapi.New(fleetapi.Options{Mirror: c.mirror, Writer: writer, Editor: c.editor, Joined: c.hub.Nodes, Engine: c.engine, Nodes: directory,
-		Forgetter: nodes.NewForgetter(nodes.ForgetOptions{Name: c.name, Joined: c.hub.Nodes, Election: c.election, Credentials: c.credentials,
-			ForgetReplica: c.ring.Forget, Changed: c.nodesChanged, Log: o.Log}),
-		Ring: c.ring, Tickets: c.tickets, Revoked: c.revoked,
-		Revoker: revoked.NewRevoker(revoked.RevokerOptions{Options: revocations, Live: c.live, Departure: c.members.Departure, Nodes: directory.List}),
-	})
+	c.fleet = fleetapi.New(
+		fleetapi.Options{
+			Mirror: c.mirror,
+			Writer: writer,
+			Editor: c.editor,
+			Joined: c.hub.Nodes,
+			Engine: c.engine,
+			Nodes:  directory,
+			Forgetter: nodes.NewForgetter(
+				nodes.ForgetOptions{Name: c.name, Joined: c.hub.Nodes, Election: c.election, Credentials: c.credentials,
+					ForgetReplica: c.ring.Forget, Changed: c.nodesChanged, Log: o.Log},
+			),
+			Ring:    c.ring,
+			Tickets: c.tickets,
+			Revoked: c.revoked,
+			Revoker: revoked.NewRevoker(
+				revoked.RevokerOptions{
+					Options:   revocations,
+					Live:      c.live,
+					Departure: c.members.Departure,
+					Nodes:     directory.List,
+				},
+			),
+		},
+	)
 }
 
 // live are the controllers that live, as far as is known here.

@@ -26,7 +26,8 @@ const (
 	Waits = "this controller waits for its store: where it is one of several, most of them must run"
 )
 
-// server answers on one port: first early, and that the controller waits, to whoever does not wait with it; later what it has.
+// server answers on one port: first early, and that the controller waits, to whoever does not wait with it; later what
+// it has.
 type server struct {
 	early  http.Handler // answers what is asked before; nil: nothing
 	opened atomic.Pointer[http.Handler]

@@ -24,9 +24,15 @@ type Ager struct {
 // NewAger returns one that writes by w.
 func NewAger(w *Writer, timing node.Timing) *Ager { return &Ager{writer: w, timing: timing} }
 
-// Age forgets removed servers that nobody has spoken to for long, of the services that are ours. activity changes with every sign of
-// life of a server. What was last seen when is written down seldom: a controller that takes over counts from there.
-func (a *Ager) Age(ctx context.Context, now time.Time, ours func(service string) bool, activity func(service string, id uint16) uint64) error {
+// Age forgets removed servers that nobody has spoken to for long, of the services that are ours. activity changes with
+// every sign of life of a server. What was last seen when is written down seldom: a controller that takes over counts
+// from there.
+func (a *Ager) Age(
+	ctx context.Context,
+	now time.Time,
+	ours func(service string) bool,
+	activity func(service string, id uint16) uint64,
+) error {
 	_, err := a.writer.Commit(ctx, &documents.Change{}, func(current *documents.Snapshot) ([]store.Document, error) {
 		n := current.Node()
 		written := n.Removed
@@ -37,7 +43,7 @@ func (a *Ager) Age(ctx context.Context, now time.Time, ours func(service string)
 		n.Removed = slices.DeleteFunc(slices.Clone(looked), foreign)
 		n.Age(now, a.timing, activity)
 		a.mutex.Lock()
-		a.removed = append(slices.DeleteFunc(looked, func(r node.Removed) bool { return ours(r.Service) }), n.Removed...)
+		a.removed = append(slices.DeleteFunc(looked, func(r node.Removed) bool { return !foreign(r) }), n.Removed...)
 		a.mutex.Unlock()
 		others := slices.DeleteFunc(slices.Clone(written), func(r node.Removed) bool { return ours(r.Service) })
 		n.Removed = append(others, a.worthWriting(current, slices.Clone(n.Removed))...)
@@ -52,7 +58,9 @@ func (a *Ager) worthWriting(current *documents.Snapshot, removed []node.Removed)
 	for i := range removed {
 		r := &removed[i]
 		for _, old := range current.Services[r.Service].Removed {
-			if old.Server.ID == r.Server.ID && old.Since.Equal(r.Since) && r.LastSeen.Sub(old.LastSeen) < a.timing.Linger/part && r.Forgotten == old.Forgotten {
+			if old.Server.ID == r.Server.ID && old.Since.Equal(r.Since) &&
+				r.LastSeen.Sub(old.LastSeen) < a.timing.Linger/part &&
+				r.Forgotten == old.Forgotten {
 				*r = old
 			}
 		}

@@ -24,8 +24,8 @@ const (
 	confirmTime = 2 * time.Second
 )
 
-// Mirror is what is known here of the store, which all controllers change. It is safe for concurrent use. Before Follow has loaded it,
-// nothing is known.
+// Mirror is what is known here of the store, which all controllers change. It is safe for concurrent use. Before Follow
+// has loaded it, nothing is known.
 type Mirror struct {
 	store store.Store
 	log   *slog.Logger
@@ -118,8 +118,8 @@ func (m *Mirror) apply(batch store.Batch) error {
 	return nil
 }
 
-// become takes note of what the store has. Nodes are told only what makes sense as a whole: a fleet that contradicts itself, as an older
-// version or a hand may have written it, is none that they could take.
+// become takes note of what the store has. Nodes are told only what makes sense as a whole: a fleet that contradicts
+// itself, as an older version or a hand may have written it, is none that they could take.
 //
 // note takes note, under the lock, of what nodes have to be told besides: no view may come in between.
 func (m *Mirror) become(next *documents.Snapshot, fleet bool, note func()) {
@@ -192,7 +192,8 @@ func (m *Mirror) Next() (*documents.Snapshot, <-chan struct{}) {
 	return m.current, m.changed
 }
 
-// Known returns what Next does. A controller that has just begun first looks at the store: that is waited for, for a moment.
+// Known returns what Next does. A controller that has just begun first looks at the store: that is waited for, for a
+// moment.
 func (m *Mirror) Known(ctx context.Context) (*documents.Snapshot, <-chan struct{}, error) {
 	late := time.After(confirmTime)
 	for {

@@ -30,19 +30,23 @@ func (u *unshown) replaced(before *documents.Snapshot, changed []store.Document)
 		if name := documents.ServiceOf(document.Key); name != "" && before.ChangedAt[name] > u.revision {
 			u.services[name] = true
 		}
-		u.whole = u.whole || (document.Key == documents.KeysKey || document.Key == documents.TicketsKey) && before.Revisions[document.Key] > u.revision
+		u.whole = u.whole ||
+			(document.Key == documents.KeysKey || document.Key == documents.TicketsKey) &&
+				before.Revisions[document.Key] > u.revision
 	}
 }
 
-// show says that nodes are told the view of a revision, and returns what they have to be told besides what differs from the view before:
-// services that have changed, perhaps there and back, through versions that no view has shown; whole: everything.
+// show says that nodes are told the view of a revision, and returns what they have to be told besides what differs from
+// the view before: services that have changed, perhaps there and back, through versions that no view has shown; whole:
+// everything.
 func (u *unshown) show(revision uint64) (skipped []string, whole bool) {
 	skipped, whole = slices.Sorted(maps.Keys(u.services)), u.whole
 	*u = unshown{revision: revision, services: map[string]bool{}}
 	return skipped, whole
 }
 
-// View returns the desired state as nodes are told it, nil before it is known, and what is closed when there may be another.
+// View returns the desired state as nodes are told it, nil before it is known, and what is closed when there may be
+// another.
 func (m *Mirror) View() (view *engine.View, changed <-chan struct{}) {
 	m.mutex.Lock()
 	sound, changed := m.sound, m.changed

@@ -39,10 +39,13 @@ func NewWriter(m *Mirror) *Writer {
 	return &Writer{mirror: m, store: m.store, log: m.log, turn: make(chan struct{}, 1)}
 }
 
-// Commit carries out what decide makes of the fleet as it is now, and waits until it is so here. Where others were faster it decides
-// again. What decide refuses, and that there is nothing to do, is told only if the state that it went by is the newest. record says who
-// does what once decide has returned.
-func (w *Writer) Commit(ctx context.Context, record *documents.Change, decide func(*documents.Snapshot) ([]store.Document, error)) (revision uint64, err error) {
+// Decision makes changed documents of a state of the store; none: there is nothing to do.
+type Decision func(*documents.Snapshot) ([]store.Document, error)
+
+// Commit carries out what decide makes of the fleet as it is now, and waits until it is so here. Where others were
+// faster it decides again. What decide refuses, and that there is nothing to do, is told only if the state that it went
+// by is the newest. record says who does what once decide has returned.
+func (w *Writer) Commit(ctx context.Context, record *documents.Change, decide Decision) (revision uint64, err error) {
 	select {
 	case w.turn <- struct{}{}:
 		defer func() { <-w.turn }()
@@ -95,7 +98,9 @@ func (w *Writer) confirm(ctx context.Context, now *documents.Snapshot) error {
 }
 
 // carryOut commits one step after the other.
-func (w *Writer) carryOut(ctx context.Context, now *documents.Snapshot, steps [][]store.Document, record documents.Change) (done int, revision uint64, err error) {
+func (w *Writer) carryOut(ctx context.Context, now *documents.Snapshot, steps [][]store.Document, record documents.Change) (
+	done int, revision uint64, err error,
+) {
 	history, guard := now.History, now.Revisions[documents.HistoryKey]
 	for i, step := range steps {
 		record.Step, record.Time = i, time.Now().UTC().Truncate(time.Second)
@@ -117,7 +122,8 @@ func (w *Writer) carryOut(ctx context.Context, now *documents.Snapshot, steps []
 	return done, revision, nil
 }
 
-// settle finds out whether a step was carried out that an attempt has not been answered for, and no other attempt can be any more.
+// settle finds out whether a step was carried out that an attempt has not been answered for, and no other attempt can
+// be any more.
 func (w *Writer) settle(ctx context.Context, record documents.Change, before *documents.History) (revision uint64, err error) {
 	for range attempts {
 		now, changed := w.mirror.Next()
@@ -158,8 +164,11 @@ func noteSteps(err error, partly bool) error {
 	return connect.NewError(connect.CodeUnknown, fmt.Errorf("a part was carried out, then: %w: look with `ballast ctl history list`, and repeat it", err))
 }
 
-// Record commits what decide makes of the state, and notes in the history and in the log who did what, if that is anything.
-func (w *Writer) Record(ctx context.Context, decide func(*documents.Snapshot) (changes []string, wanted []store.Document, err error)) (changes []string, revision uint64, err error) {
+// Record commits what decide makes of the state, and notes in the history and in the log who did what, if that is
+// anything.
+func (w *Writer) Record(
+	ctx context.Context, decide func(*documents.Snapshot) (changes []string, wanted []store.Document, err error),
+) (changes []string, revision uint64, err error) {
 	record := documents.ChangeBy(ctx)
 	revision, err = w.Commit(ctx, record, func(now *documents.Snapshot) (wanted []store.Document, err error) {
 		changes, wanted, err = decide(now)
@@ -175,9 +184,9 @@ func (w *Writer) Record(ctx context.Context, decide func(*documents.Snapshot) (c
 	return changes, revision, nil
 }
 
-// Update commits what decide makes of the state as it is now, and waits until it is so here. Where others were faster it decides again.
-// It is for what no fleet is made of, so for what is no part of a change.
-func (w *Writer) Update(ctx context.Context, decide func(*documents.Snapshot) ([]store.Document, error)) error {
+// Update commits what decide makes of the state as it is now, and waits until it is so here. Where others were faster
+// it decides again. It is for what no fleet is made of, so for what is no part of a change.
+func (w *Writer) Update(ctx context.Context, decide Decision) error {
 	for range attempts {
 		now, changed, err := w.mirror.Known(ctx)
 		if err != nil {

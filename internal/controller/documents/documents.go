@@ -31,8 +31,8 @@ func OfFleet(key string) bool {
 	return key == KeysKey || key == NodesKey || strings.HasPrefix(key, ServicesPrefix)
 }
 
-// ServiceOf returns the name of the service that a document is about, empty: of none. Load balancers of the second tier are judged like
-// the servers of a service.
+// ServiceOf returns the name of the service that a document is about, empty: of none. Load balancers of the second tier
+// are judged like the servers of a service.
 func ServiceOf(key string) string {
 	if key == NodesKey {
 		return model.SecondTierName
@@ -62,14 +62,14 @@ type Nodes struct {
 	Replicas model.Replicas `json:"replicas,omitzero"`
 }
 
-// Balancers names the load balancers that have joined and were not forgotten: they may forward while nobody hears of them, also
-// after all controllers were restarted. Older controllers leave it alone.
+// Balancers names the load balancers that have joined and were not forgotten: they may forward while nobody hears of
+// them, also after all controllers were restarted. Older controllers leave it alone.
 type Balancers struct {
 	Names []string `json:"names"` // ascending
 }
 
-// Controllers is the list of controllers that services are divided by. Its revision is the term: everybody who goes by the same
-// list has the same, and it grows with every list.
+// Controllers is the list of controllers that services are divided by. Its revision is the term: everybody who goes by
+// the same list has the same, and it grows with every list.
 type Controllers struct {
 	Members []Member `json:"members"`
 }

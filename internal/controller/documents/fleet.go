@@ -27,7 +27,10 @@ func (s *Snapshot) Node() *node.Node {
 			n.Past[running.Name] = d.Past
 		}
 		if d.File != nil {
-			overridden.Services = append(overridden.Services, model.Service{Name: running.Name, Affinity: running.Affinity, Servers: d.File})
+			overridden.Services = append(
+				overridden.Services,
+				model.Service{Name: running.Name, Affinity: running.Affinity, Servers: d.File},
+			)
 		}
 	}
 	n.Recall(overridden)
@@ -36,7 +39,13 @@ func (s *Snapshot) Node() *node.Node {
 
 // Fleet returns what is wanted, services by name.
 func (s *Snapshot) Fleet() model.Fleet {
-	f := model.Fleet{Keys: s.Keys, Services: make([]model.Service, 0, len(s.Services)), Nodes: s.Nodes.Nodes, NodeHealth: s.Nodes.Health, Replicas: s.Nodes.Replicas}
+	f := model.Fleet{
+		Keys:       s.Keys,
+		Services:   make([]model.Service, 0, len(s.Services)),
+		Nodes:      s.Nodes.Nodes,
+		NodeHealth: s.Nodes.Health,
+		Replicas:   s.Nodes.Replicas,
+	}
 	for _, name := range slices.Sorted(maps.Keys(s.Services)) {
 		f.Services = append(f.Services, s.Services[name].Service)
 	}
@@ -45,7 +54,14 @@ func (s *Snapshot) Fleet() model.Fleet {
 
 // View returns the desired state as nodes are told it.
 func (s *Snapshot) View() *engine.View {
-	v := &engine.View{Revision: s.Revision, Keys: s.Keys, Tickets: s.Tickets, Services: make([]engine.ServiceView, 0, len(s.Services)), Nodes: s.Nodes.Nodes, NodeHealth: s.Nodes.Health}
+	v := &engine.View{
+		Revision:   s.Revision,
+		Keys:       s.Keys,
+		Tickets:    s.Tickets,
+		Services:   make([]engine.ServiceView, 0, len(s.Services)),
+		Nodes:      s.Nodes.Nodes,
+		NodeHealth: s.Nodes.Health,
+	}
 	if second := s.secondTier(); second != nil {
 		v.Second = &engine.ServiceView{Service: *second, Revision: s.ChangedAt[model.SecondTierName]}
 		if h := s.Health[model.SecondTierName]; h != nil {
@@ -138,7 +154,9 @@ func (d *Service) same(other *Service) bool {
 	}
 	servers := slices.EqualFunc(a.Servers, b.Servers, sameServer) && slices.EqualFunc(d.File, other.File, sameServer)
 	removed := slices.EqualFunc(d.Removed, other.Removed, func(a, b node.Removed) bool {
-		return a.Server.ID == b.Server.ID && a.Server.Name == b.Server.Name && a.Since.Equal(b.Since) && a.LastSeen.Equal(b.LastSeen) && a.Forgotten == b.Forgotten
+		return a.Server.ID == b.Server.ID && a.Server.Name == b.Server.Name && a.Since.Equal(b.Since) &&
+			a.LastSeen.Equal(b.LastSeen) &&
+			a.Forgotten == b.Forgotten
 	})
 	past := slices.EqualFunc(d.Past, other.Past, slices.Equal)
 	a.Servers, b.Servers = nil, nil

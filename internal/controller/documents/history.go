@@ -20,8 +20,8 @@ const (
 	historyLines  = 20 // of one change
 )
 
-// History tells the last changes of the fleet. Every change compares it and writes it, so no two are made of the same state:
-// each may make sense by itself where both together do not.
+// History tells the last changes of the fleet. Every change compares it and writes it, so no two are made of the same
+// state: each may make sense by itself where both together do not.
 type History struct {
 	Last    string   `json:"last"` // id and step of the last change
 	Changes []Change `json:"changes"`
@@ -64,7 +64,8 @@ func (h *History) With(c Change) History {
 	return next
 }
 
-// Has reports whether a step of a change was carried out. known is false if the history, which followed before, may have forgotten it.
+// Has reports whether a step of a change was carried out. known is false if the history, which followed before, may
+// have forgotten it.
 func (h *History) Has(id string, step int, before *History) (done, known bool) {
 	if h.Last == mark(id, step) {
 		return true, true
@@ -89,7 +90,8 @@ func Summary(changes []string) []string {
 	return append(slices.Clone(changes[:historyLines]), fmt.Sprintf("and %d more", len(changes)-historyLines))
 }
 
-// Steps divides what is changed into what there is room for at once. Whatever stops between two of them must leave a fleet that makes sense.
+// Steps divides what is changed into what there is room for at once. Whatever stops between two of them must leave a
+// fleet that makes sense.
 func Steps(s *Snapshot, documents []store.Document, most store.Limits) (steps [][]store.Document, err error) {
 	most.Documents, most.Bytes = most.Documents-1, most.Bytes-2*historyBytes // room for the history
 	for first := 0; first < len(documents); {

@@ -56,7 +56,8 @@ func (s *Snapshot) content() []any {
 	return []any{s.Services, s.Health, s.Keys, s.Nodes, s.Controllers, s.History, s.Balancers, s.Ring, s.Tickets, s.Revoked}
 }
 
-// Rewrites reports whether a snapshot cannot have come of the one before, as revisions grow: the store was restored from a copy.
+// Rewrites reports whether a snapshot cannot have come of the one before, as revisions grow: the store was restored
+// from a copy.
 func (s *Snapshot) Rewrites(before *Snapshot) bool {
 	last, known := s.Revisions[HistoryKey], before.Revisions[HistoryKey]
 	return s.Revision < before.Revision || last < known || last == known && s.History.Last != before.History.Last

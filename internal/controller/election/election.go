@@ -1,8 +1,9 @@
 // Package election divides the services among the controllers that live.
 //
-// Controllers divide the services by a list in the store, so that all of them go by the same one: each is led by the controller that
-// rendezvous.Elect names. Whoever sees that those that live are others than the list says replaces it. The revision of the list is the
-// term of the weights made by it, so those of whoever went by an older list are told apart, however late they come.
+// Controllers divide the services by a list in the store, so that all of them go by the same one: each is led by the
+// controller that rendezvous.Elect names. Whoever sees that those that live are others than the list says replaces it.
+// The revision of the list is the term of the weights made by it, so those of whoever went by an older list are told
+// apart, however late they come.
 package election
 
 import (
@@ -24,7 +25,8 @@ import (
 const (
 	retryPause     = 200 * time.Millisecond
 	proposeTimeout = time.Second // of an attempt to replace the list: meanwhile nothing else is noticed
-	// settleTime is how long a new list is left alone: whoever wrote it may know of a controller that we are just about to hear of.
+	// settleTime is how long a new list is left alone: whoever wrote it may know of a controller that we are just about
+	// to hear of.
 	settleTime = 100 * time.Millisecond
 	ownPeriod  = time.Second // of looking at whether this controller's own certificate is good
 )
@@ -95,8 +97,8 @@ func (e *Election) SetWriting(writes bool) {
 	e.o.Judge(writes && e.leads.Term != 0)
 }
 
-// Run registers this controller among those that live and divides the services with them until ctx ends, but for the time in which its
-// own certificate is revoked: no node would hear it.
+// Run registers this controller among those that live and divides the services with them until ctx ends, but for the
+// time in which its own certificate is revoked: no node would hear it.
 func (e *Election) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		part, end := context.WithCancel(ctx)
@@ -219,7 +221,8 @@ func (e *Election) lead(l Leadership) {
 	e.o.Log.Info("services are divided among the controllers", "controllers", l.Names, "term", l.Term)
 }
 
-// propose replaces the list of controllers in the store by those that live. Who is not one of them does not know them well.
+// propose replaces the list of controllers in the store by those that live. Who is not one of them does not know them
+// well.
 func (e *Election) propose(ctx context.Context, live []store.Member) error {
 	if e.o.Mirror.Now() == nil || !Lives(e.o.Self.Name, live) {
 		return nil

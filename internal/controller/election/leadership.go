@@ -31,7 +31,8 @@ func (l Leadership) Leads(name, service string) bool {
 	return l.Term != 0 && l.LeaderOf(service) == name
 }
 
-// decide returns what self leads: what falls to it by the list, if it is on the list as it is now and lives as far as it knows.
+// decide returns what self leads: what falls to it by the list, if it is on the list as it is now and lives as far as
+// it knows.
 func decide(self string, live []store.Member, current *documents.Snapshot) Leadership {
 	own := slices.IndexFunc(live, func(m store.Member) bool { return m.Name == self })
 	if own < 0 || current == nil || !slices.Contains(current.Controllers.Members, documents.Member{Name: self, Term: live[own].Term}) {

@@ -28,7 +28,8 @@ type Options struct {
 	Log     *slog.Logger
 }
 
-// Findings are what the engine asks to be written down. The newest of a service counts; what fails is asked for again by the engine.
+// Findings are what the engine asks to be written down. The newest of a service counts; what fails is asked for again
+// by the engine.
 type Findings struct {
 	o    Options
 	wake desired.Wake

@@ -142,8 +142,8 @@ func (f *Fleet) KeyNodes() *rotation.Nodes { return f.o.Joined.Keys() }
 // MakesKeys: every node is told them by the controllers.
 func (f *Fleet) MakesKeys() bool { return true }
 
-// checkVIPs refuses VIPs that are new to the fleet and addresses of its own: load balancers would take what controllers and nodes say to
-// each other for a service's packets.
+// checkVIPs refuses VIPs that are new to the fleet and addresses of its own: load balancers would take what controllers
+// and nodes say to each other for a service's packets.
 func (f *Fleet) checkVIPs(before map[netip.Addr]bool, fleet *model.Fleet) error {
 	var owners map[netip.Addr]string
 	for i := range fleet.Services {

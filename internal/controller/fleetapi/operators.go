@@ -11,7 +11,8 @@ import (
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
-// ForOperators lets people's programs and controllers use the fleet API, and nobody else: a node that was broken into changes nothing.
+// ForOperators lets people's programs and controllers use the fleet API, and nobody else: a node that was broken into
+// changes nothing.
 func ForOperators(handler http.Handler) http.Handler {
 	errorsTo := connect.NewErrorWriter()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

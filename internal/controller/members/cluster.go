@@ -1,4 +1,5 @@
-// Package members is about controllers that keep the state themselves, each in its process: who they are, who joins them and who leaves.
+// Package members is about controllers that keep the state themselves, each in its process: who they are, who joins
+// them and who leaves.
 package members
 
 import (

@@ -1,4 +1,5 @@
-// Controllers whose certificate is revoked leave the members of the store in the same act: what the store knows is every key of the fleet.
+// Controllers whose certificate is revoked leave the members of the store in the same act: what the store knows is
+// every key of the fleet.
 package members
 
 import (
@@ -21,7 +22,8 @@ type Departure struct {
 	stay    []etcd.Peer
 }
 
-// Departure returns who leaves the store with a revocation. A controller that answers with a certificate that is not revoked by it stays.
+// Departure returns who leaves the store with a revocation. A controller that answers with a certificate that is not
+// revoked by it stays.
 func (c *Cluster) Departure(ctx context.Context, r *pki.Revocation) (Departure, error) {
 	if c.o.Store == nil || r.Role != "" && r.Role != pki.Controller {
 		return Departure{}, nil
@@ -89,8 +91,9 @@ func (d Departure) remove(ctx context.Context, p etcd.Peer, stay []etcd.Peer) er
 	return nil
 }
 
-// RemoveOthers has controllers leave the store before their certificate is revoked: while they count, revoking could take its majority away. Where
-// one cannot, the next are not tried unless lockOut; then the rest is what the operator has to do.
+// RemoveOthers has controllers leave the store before their certificate is revoked: while they count, revoking could
+// take its majority away. Where one cannot, the next are not tried unless lockOut; then the rest is what the operator
+// has to do.
 func (d Departure) RemoveOthers(ctx context.Context, lockOut bool) (changes []string, err error) {
 	for i, p := range d.leave {
 		if p.Name == d.cluster.o.Name {
@@ -130,8 +133,8 @@ func stillMember(name string) string {
 	return fmt.Sprintf("controller %[1]s is still a member of the store, though its certificate is revoked: `ballast ctl controller remove %[1]s`", name)
 }
 
-// RevokedMembers names members whose certificate is revoked, as far as this controller knows without asking: those that have shown one that is not
-// since it started are none.
+// RevokedMembers names members whose certificate is revoked, as far as this controller knows without asking: those that
+// have shown one that is not since it started are none.
 func (c *Cluster) RevokedMembers() (problems []string) {
 	if c.o.Store == nil {
 		return nil

@@ -12,10 +12,12 @@ import (
 	"github.com/ballast-lb/ballast/internal/store"
 )
 
-// trackPeriod is how often load balancers are looked at that are lost too long, and what could not be written is tried again.
+// trackPeriod is how often load balancers are looked at that are lost too long, and what could not be written is tried
+// again.
 const trackPeriod = time.Minute
 
-// Balancers keeps the store's list of load balancers. Agents have no list: those of servers of the fleet are known to be missing without.
+// Balancers keeps the store's list of load balancers. Agents have no list: those of servers of the fleet are known to
+// be missing without.
 type Balancers struct {
 	mirror *desired.Mirror
 	writer *desired.Writer

@@ -39,7 +39,8 @@ type Directory struct{ o Options }
 // NewDirectory returns one.
 func NewDirectory(o Options) *Directory { return &Directory{o} }
 
-// List lists this controller, the others that keep the state, as far as it knows, and the nodes that are connected to it.
+// List lists this controller, the others that keep the state, as far as it knows, and the nodes that are connected to
+// it.
 func (d *Directory) List() ([]*ballastv1.NodeStatus, error) {
 	stops, problems := d.o.Self()
 	others := d.o.Election.Now()
@@ -109,8 +110,8 @@ func (d *Directory) LostLoadBalancers() (names []string) {
 	return names
 }
 
-// OwnAddresses are those of controllers that live, as far as they or their certificates name them, and of nodes that are connected or lost: those
-// that they join by, and hub.Nodes.OwnAddresses.
+// OwnAddresses are those of controllers that live, as far as they or their certificates name them, and of nodes that
+// are connected or lost: those that they join by, and hub.Nodes.OwnAddresses.
 func (d *Directory) OwnAddresses() map[netip.Addr]string {
 	owners := d.o.Joined.OwnAddresses()
 	add := func(address, owner string) {

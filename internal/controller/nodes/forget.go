@@ -39,7 +39,8 @@ type Forgetter struct{ o ForgetOptions }
 // NewForgetter returns one.
 func NewForgetter(o ForgetOptions) *Forgetter { return &Forgetter{o} }
 
-// Forget forgets a node here and at all other controllers that live. A controller that asks has been asked itself, and passes it on.
+// Forget forgets a node here and at all other controllers that live. A controller that asks has been asked itself, and
+// passes it on.
 func (f *Forgetter) Forget(ctx context.Context, name string) (changes []string, err error) {
 	changes, err = f.here(ctx, name)
 	by, _ := api.CallerOf(ctx)

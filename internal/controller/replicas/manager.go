@@ -1,5 +1,5 @@
-// Package replicas keeps the ring of load balancers that hold the replicated table. One controller of several decides who is on it; all
-// tell nodes what is in the store.
+// Package replicas keeps the ring of load balancers that hold the replicated table. One controller of several decides
+// who is on it; all tell nodes what is in the store.
 package replicas
 
 import (
@@ -61,7 +61,8 @@ func (m *Manager) Run(ctx context.Context) {
 		Failed: func(err error) { m.o.Log.Error("the ring of load balancers stays as it is", "error", err) }}.Run(ctx, m.o.Mirror)
 }
 
-// step publishes what is stored, and stores what follows from what nodes have said. They are told that when the store has delivered it.
+// step publishes what is stored, and stores what follows from what nodes have said. They are told that when the store
+// has delivered it.
 func (m *Manager) step(ctx context.Context, now *documents.Snapshot) error {
 	ring, starts, err := m.decide(now)
 	m.publish(now, starts)

@@ -28,7 +28,8 @@ type Options struct {
 	Engine        *engine.Engine
 	Store         *etcd.Store // in this process; nil: the state is kept elsewhere
 	Refusals      *hub.Refusals
-	// TicketProblems and MemberProblems say what is wrong with keys of session tickets, and with the members of the store.
+	// TicketProblems and MemberProblems say what is wrong with keys of session tickets, and with the members of the
+	// store.
 	TicketProblems func(*documents.Snapshot) []string
 	MemberProblems func() []string
 }
@@ -52,7 +53,8 @@ type Status struct {
 	Problems    []string `json:"problems"`
 }
 
-// Obstacles are what keeps this controller from its work, empty: it is ready. Nodes that it has told something go on without it.
+// Obstacles are what keeps this controller from its work, empty: it is ready. Nodes that it has told something go on
+// without it.
 func (r *Reporter) Obstacles() (found []string) {
 	if why := r.o.Mirror.Unknown(); why != "" {
 		found = append(found, why)

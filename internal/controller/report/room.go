@@ -7,7 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// roomLeast is what etcd needs to begin its next file of 64 MB, and its database to grow by as much. Where it cannot, this process ends.
+// roomLeast is what etcd needs to begin its next file of 64 MB, and its database to grow by as much. Where it cannot,
+// this process ends.
 const roomLeast = 2 * 64 << 20
 
 // roomProblem says that the store of this controller may soon not go on; empty: it has room, or is elsewhere.

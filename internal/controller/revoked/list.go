@@ -77,8 +77,8 @@ func (l *List) Run(ctx context.Context) {
 	}
 }
 
-// Keep writes what this controller knows and a store that was restored from a copy does not, and drops what has expired or is
-// of another authority.
+// Keep writes what this controller knows and a store that was restored from a copy does not, and drops what has expired
+// or is of another authority.
 func (l *List) Keep(ctx context.Context, at time.Time) error {
 	known := l.o.Credentials.Revoked()
 	stale := func(now *documents.Snapshot) (changed []store.Document, err error) {

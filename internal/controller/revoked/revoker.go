@@ -26,7 +26,8 @@ import (
 const (
 	// Reserve is for root on a controller's host: a thief who fills the list can still be revoked.
 	Reserve = 1000
-	// clocksDiffer is how far ahead the time of an entry may be; one that is further was written by a wrong clock, or forged.
+	// clocksDiffer is how far ahead the time of an entry may be; one that is further was written by a wrong clock, or
+	// forged.
 	clocksDiffer = time.Hour
 	// justRevoked is until when a controller may be among those that live though its certificate is revoked.
 	justRevoked = time.Minute
@@ -171,7 +172,8 @@ func (v *Revoker) revocation(ctx context.Context, r *ballastv1.RevokeCertificate
 	return v.o.Credentials.Checked(entry, now)
 }
 
-// lockedOut says who could do nothing about a revocation any more: whoever asks for it, or all controllers, as far as now, nil: unknown, tells.
+// lockedOut says who could do nothing about a revocation any more: whoever asks for it, or all controllers, as far as
+// now, nil: unknown, tells.
 func (v *Revoker) lockedOut(ctx context.Context, r *pki.Revocation, now *documents.Snapshot) (out []string) {
 	by, _ := api.CallerOf(ctx)
 	if by.Certificate != nil && r.Covers(by.Certificate) {
@@ -216,8 +218,8 @@ func (v *Revoker) left(name string, r *pki.Revocation, now *documents.Snapshot) 
 	return true
 }
 
-// known reports whether a node, a controller, a server or who made a change that is still recorded has a name. Who holds a certificate and
-// never used it here is not known.
+// known reports whether a node, a controller, a server or who made a change that is still recorded has a name. Who
+// holds a certificate and never used it here is not known.
 func (v *Revoker) known(ctx context.Context, name string) bool {
 	if by, _ := api.CallerOf(ctx); name == v.o.Name || by.Certificate != nil && by.Name == name {
 		return true

@@ -23,7 +23,9 @@ import (
 var errNone = connect.NewError(connect.CodeFailedPrecondition, errors.New("there are no keys of session tickets: controllers make them as soon as a service has `session: tls`"))
 
 // change carries out what somebody asks for; see api.Desired.
-func (m *Manager) change(ctx context.Context, decide func(now *documents.Snapshot) (next rotation.TicketKeys, change string, err error)) (changes []string, revision uint64, err error) {
+func (m *Manager) change(
+	ctx context.Context, decide func(now *documents.Snapshot) (next rotation.TicketKeys, change string, err error),
+) (changes []string, revision uint64, err error) {
 	return m.o.Writer.Record(ctx, func(now *documents.Snapshot) (changes []string, wanted []store.Document, err error) {
 		if now.Tickets.Current == 0 {
 			return nil, nil, errNone

@@ -1,4 +1,5 @@
-// Package tickets makes and turns the keys of TLS session tickets. One controller of several does; all tell agents what is in the store.
+// Package tickets makes and turns the keys of TLS session tickets. One controller of several does; all tell agents what
+// is in the store.
 package tickets
 
 import (

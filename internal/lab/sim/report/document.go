@@ -35,9 +35,26 @@ var (
 
 // HTML writes results as one page that needs nothing else: pictures are in it.
 func HTML(out io.Writer, results []sim.Result, about About) error {
+	return write(out, page, results, about, func(_ sim.Result, svg []byte) any {
+		return htmltemplate.HTML(svg[max(0, bytes.Index(svg, []byte("<svg"))):]) // without the XML declaration
+	})
+}
+
+// Markdown writes results as Markdown. Their pictures are looked for in a folder, under the names of PictureName.
+func Markdown(out io.Writer, results []sim.Result, about About, folder string) error {
+	return write(out, markdown, results, about, func(r sim.Result, svg []byte) any {
+		if svg == nil {
+			return ""
+		}
+		return folder + "/" + PictureName(r)
+	})
+}
+
+// write writes results by a template, with what stands for the picture of each.
+func write(out io.Writer, template interface{ Execute(io.Writer, any) error }, results []sim.Result, about About, picture func(sim.Result, []byte) any) error {
 	type section struct {
 		sim.Result
-		Picture htmltemplate.HTML
+		Picture any
 	}
 	content := struct {
 		About
@@ -45,17 +62,13 @@ func HTML(out io.Writer, results []sim.Result, about About) error {
 		Sections []section
 	}{About: about, Results: results}
 	for _, r := range results {
-		picture, err := Picture(r)
+		svg, err := Picture(r)
 		if err != nil {
 			return err
 		}
-		// The XML declaration has no place within HTML.
-		if _, after, ok := bytes.Cut(picture, []byte("<svg")); ok {
-			picture = append([]byte("<svg"), after...)
-		}
-		content.Sections = append(content.Sections, section{r, htmltemplate.HTML(picture)})
+		content.Sections = append(content.Sections, section{r, picture(r, svg)})
 	}
-	return page.Execute(out, content)
+	return template.Execute(out, content)
 }
 
 // Picture draws the diagrams of a result as an SVG document; it is empty when there is nothing to draw.
@@ -67,29 +80,6 @@ func Picture(r sim.Result) ([]byte, error) {
 		return nil, fmt.Errorf("picture of %s: %w", r.Experiment, err)
 	}
 	return out.Bytes(), nil
-}
-
-// Markdown writes results as Markdown. Their pictures are looked for in a folder, under the names of PictureName.
-func Markdown(out io.Writer, results []sim.Result, about About, folder string) error {
-	type section struct {
-		sim.Result
-		Picture string
-	}
-	content := struct {
-		About
-		Results  []sim.Result
-		Sections []section
-	}{About: about, Results: results}
-	for _, r := range results {
-		name := ""
-		if picture, err := Picture(r); err != nil {
-			return err
-		} else if picture != nil {
-			name = folder + "/" + PictureName(r)
-		}
-		content.Sections = append(content.Sections, section{r, name})
-	}
-	return markdown.Execute(out, content)
 }
 
 // PictureName is the name of the file that holds the picture of a result.

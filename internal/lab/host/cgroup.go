@@ -1,4 +1,5 @@
-// CPU limits of application servers: a cgroup of the lab's own for each, of either version, made and removed by the lab.
+// CPU limits of application servers: a cgroup of the lab's own for each, of either version, made and removed by the
+// lab.
 package host
 
 import (
@@ -31,7 +32,8 @@ type cgroupRoot struct {
 	version int
 }
 
-// cgroupRoots are the places where distributions mount them, the newer first. The lab changes nothing there but what it makes.
+// cgroupRoots are the places where distributions mount them, the newer first. The lab changes nothing there but what it
+// makes.
 var cgroupRoots = []cgroupRoot{
 	{"/sys/fs/cgroup", 2}, {"/sys/fs/cgroup/unified", 2}, {"/sys/fs/cgroup/cpu", 1}, {"/sys/fs/cgroup/cpu,cpuacct", 1},
 }

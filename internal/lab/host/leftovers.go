@@ -103,8 +103,8 @@ func removeLab(id string) (Removed, error) {
 	return removed, removeDir(dir)
 }
 
-// removeDir removes a lab's directory, which takes the mount points of pins away in every mount namespace. Processes that were killed may
-// still be dying, and writing.
+// removeDir removes a lab's directory, which takes the mount points of pins away in every mount namespace. Processes
+// that were killed may still be dying, and writing.
 func removeDir(dir string) error {
 	var err error
 	for begin := time.Now(); loadmeter.Since(begin) < stopGrace; time.Sleep(await.Interval) {
@@ -115,8 +115,8 @@ func removeDir(dir string) error {
 	return fmt.Errorf("remove the files of a lab: %w", err)
 }
 
-// killProcesses kills what a lab has started, in whatever namespaces it is, and returns how many these were. It goes by a variable of
-// their environment, which they and their children have from it.
+// killProcesses kills what a lab has started, in whatever namespaces it is, and returns how many these were. It goes by
+// a variable of their environment, which they and their children have from it.
 func killProcesses(id string) (count int) {
 	mark := []byte(labVariable + "=" + id)
 	paths, _ := filepath.Glob("/proc/[0-9]*/environ")
@@ -133,9 +133,9 @@ func killProcesses(id string) (count int) {
 	return count
 }
 
-// RemovePins removes what the nodes below dir have pinned in file systems for it, and unmounts these. Unmounting alone is not enough:
-// whatever made a mount namespace meanwhile (a container, a service with a /tmp of its own) has a copy of the mount, which would keep
-// maps and links, and so a dead node's program on its interface.
+// RemovePins removes what the nodes below dir have pinned in file systems for it, and unmounts these. Unmounting alone
+// is not enough: whatever made a mount namespace meanwhile (a container, a service with a /tmp of its own) has a copy
+// of the mount, which would keep maps and links, and so a dead node's program on its interface.
 func RemovePins(dir string) (count int, err error) {
 	file, err := os.Open("/proc/self/mountinfo")
 	if err != nil {

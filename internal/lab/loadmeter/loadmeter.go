@@ -1,5 +1,5 @@
-// Package loadmeter measures how loaded the machine is, and counts machine time by it: limits follow a machine that is slow (an emulator) or
-// busy with other things.
+// Package loadmeter measures how loaded the machine is, and counts machine time by it: limits follow a machine that is
+// slow (an emulator) or busy with other things.
 package loadmeter
 
 import (
@@ -12,8 +12,9 @@ import (
 	"time"
 )
 
-// Implementation constants. A sample takes about nominal on the machines that the lab's limits were chosen on when they have nothing
-// else to do; it is longer than what a scheduler gives away at once, so that it waits where everybody waits.
+// Implementation constants. A sample takes about nominal on the machines that the lab's limits were chosen on when they
+// have nothing else to do; it is longer than what a scheduler gives away at once, so that it waits where everybody
+// waits.
 const (
 	rounds   = 3_000_000
 	nominal  = 8 * time.Millisecond
@@ -21,8 +22,8 @@ const (
 	slowest  = 50 // times: a machine that is slower than that is not worth waiting for
 )
 
-// clock is how fast the machine works. Machine time goes by as time does where nothing else runs, and slower where all work takes longer.
-// It never goes faster than time.
+// clock is how fast the machine works. Machine time goes by as time does where nothing else runs, and slower where all
+// work takes longer. It never goes faster than time.
 type clock struct {
 	mutex   sync.Mutex
 	samples []reading

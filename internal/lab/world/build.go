@@ -70,8 +70,8 @@ var (
 	firstPaths = netip.MustParsePrefix("10.10.1.0/24")
 )
 
-// receiveBuffers are those that hosts of MPTCP begin with: data that came early, by the faster subflow, can fill the default of 128 KiB, so that what is
-// missing has no room any more (seen with tcp_nopush on Linux 6.18).
+// receiveBuffers are those that hosts of MPTCP begin with: data that came early, by the faster subflow, can fill the
+// default of 128 KiB, so that what is missing has no room any more (seen with tcp_nopush on Linux 6.18).
 const receiveBuffers = "4096 4194304 16777216"
 
 // outside are the servers that clients reach through functions.
@@ -155,7 +155,8 @@ func (b builder) connectClient(client, router netspace.End) {
 		Near: "near", Far: "far", Delay: b.ClientDelay, Faults: b.ClientHelloFaults})
 }
 
-// giveSecondPath gives clients another address, and lets their kernel take up what servers announce (add_addr_accepted is 0 by default).
+// giveSecondPath gives clients another address, and lets their kernel take up what servers announce (add_addr_accepted
+// is 0 by default).
 func (b builder) giveSecondPath() {
 	client := b.lab.Space(ClientNode)
 	script.Check(errors.Join(
@@ -213,8 +214,8 @@ func (b builder) servers() {
 	}
 }
 
-// introduceServers gives the servers of a large lab each other's addresses. Agents want to know the route to every other server, and the
-// kernel's neighbour table, which all namespaces share, holds 1024 by default.
+// introduceServers gives the servers of a large lab each other's addresses. Agents want to know the route to every
+// other server, and the kernel's neighbour table, which all namespaces share, holds 1024 by default.
 func (b builder) introduceServers() {
 	neighbours := map[netip.Addr]net.HardwareAddr{}
 	for i, name := range names(ServerName, len(b.Servers)) {
@@ -259,8 +260,8 @@ func (b builder) server(i int) {
 	}
 }
 
-// management joins the nodes to the management network, so that the network that carries control and the one that carries data fail
-// independently; controllers, etcd members and the operator are on it alone.
+// management joins the nodes to the management network, so that the network that carries control and the one that
+// carries data fail independently; controllers, etcd members and the operator are on it alone.
 func (b builder) management() {
 	if !b.Management {
 		return
@@ -316,8 +317,8 @@ func (b builder) narrowClients() {
 	}
 }
 
-// functions makes the first servers functions, which have one public address together, and sends what clients send outside by the
-// load balancers.
+// functions makes the first servers functions, which have one public address together, and sends what clients send
+// outside by the load balancers.
 func (b builder) functions() {
 	if b.Functions == 0 {
 		return

@@ -69,8 +69,8 @@ func (t *Tables) Connections() (map[netip.AddrPort]servedConnection, error) {
 	return all, nil
 }
 
-// Listed is why the tables do not hold the open connections exactly: each in one table, with the server that has it. Those in
-// silent need not be there.
+// Listed is why the tables do not hold the open connections exactly: each in one table, with the server that has it.
+// Those in silent need not be there.
 func (t *Tables) Listed(silent map[netip.AddrPort]bool, lbs ...string) error {
 	tables, err := t.Open(lbs...)
 	if err != nil {

@@ -62,12 +62,12 @@ type Memory struct {
 	Maps float64 // of BPF that the process has open, as the kernel accounts them
 }
 
-// collections are those that Memory waits for. The first may have begun before. Of what the others find in use the least counts: something is always in
-// use just then.
+// collections are those that Memory waits for. The first may have begun before. Of what the others find in use the
+// least counts: something is always in use just then.
 const collections = 3
 
-// Memory is what each daemon keeps by now. Garbage is none of it: when it is collected depends on what a daemon needed for a while at its start, and
-// so on the load of the machine then. Each question makes some, so collections come.
+// Memory is what each daemon keeps by now. Garbage is none of it: when it is collected depends on what a daemon needed
+// for a while at its start, and so on the load of the machine then. Each question makes some, so collections come.
 func (c *Counters) Memory() map[*Daemon]Memory {
 	all, begun := map[*Daemon]Memory{}, map[*Daemon]float64{}
 	poll := func(d *Daemon) error {

@@ -36,7 +36,8 @@ func (e *Endpoints) StartEchoes(target string) {
 	}
 }
 
-// StartOutside starts an echo server on every server that clients reach through functions. It says its clients' ports: those of the functions.
+// StartOutside starts an echo server on every server that clients reach through functions. It says its clients' ports:
+// those of the functions.
 func (e *Endpoints) StartOutside(port int) {
 	for i := e.network.Functions; i < len(e.network.Servers); i++ {
 		e.startEcho(ServerName(i+1), netip.AddrPortFrom(e.network.ServerAddress(i+1, false), uint16(port)).String(), traffic.EchoPort)
@@ -67,8 +68,9 @@ func (e *Endpoints) exchange(node, target string, datagram []byte) error {
 	})
 }
 
-// StartHTTP3 starts an HTTP/3 server for the trial's service on every server. With affinity quic it makes connection ids by the file of the server's agent, and
-// waits for that where there is none yet. Servers without a certificate make one, and share the key of their tickets.
+// StartHTTP3 starts an HTTP/3 server for the trial's service on every server. With affinity quic it makes connection
+// ids by the file of the server's agent, and waits for that where there is none yet. Servers without a certificate make
+// one, and share the key of their tickets.
 func (e *Endpoints) StartHTTP3(retry bool, certificate string) {
 	var tickets []byte
 	if certificate == "" {
@@ -112,8 +114,8 @@ func (e *Endpoints) awaitHTTP3(node string, died func() error) {
 	})
 }
 
-// StartTLS starts a TLS server for the trial's service on every server. With tickets it makes session tickets by the file of the server's agent,
-// and waits for that where there is none yet; without, they name nobody.
+// StartTLS starts a TLS server for the trial's service on every server. With tickets it makes session tickets by the
+// file of the server's agent, and waits for that where there is none yet; without, they name nobody.
 func (e *Endpoints) StartTLS(tickets bool) {
 	one := e.fleet.Services[0]
 	for _, node := range names(ServerName, len(e.network.Servers)) {

@@ -25,7 +25,8 @@ type Foreign struct {
 
 const redisPort = 6379
 
-// StartTLS starts a program for a service on every server. Its session tickets are by the file of the server's agent as soon as that is there.
+// StartTLS starts a program for a service on every server. Its session tickets are by the file of the server's agent as
+// soon as that is there.
 func (f *Foreign) StartTLS(program string, one *fleet.Service, certificate string) {
 	address := netip.AddrPortFrom(one.VIP, one.Ports[0])
 	var started []*host.Process
@@ -37,7 +38,8 @@ func (f *Foreign) StartTLS(program string, one *fleet.Service, certificate strin
 	}
 }
 
-// StartNginxQUIC starts an nginx that speaks QUIC for the trial's service on every server, with the library that gives it connection ids.
+// StartNginxQUIC starts an nginx that speaks QUIC for the trial's service on every server, with the library that gives
+// it connection ids.
 func (f *Foreign) StartNginxQUIC(path string) {
 	f.startQUIC(func(node, certificate, ids string) software.Program {
 		program := f.servers.web(node, filepath.Join(f.lab.NodeDir(node), "nginx-quic"), f.fleet.Target()+" quic")
@@ -49,7 +51,8 @@ func (f *Foreign) StartNginxQUIC(path string) {
 	})
 }
 
-// StartQUIC starts a program that makes its connection ids itself, by arguments as those of test/aioquic-server.py, on every server.
+// StartQUIC starts a program that makes its connection ids itself, by arguments as those of test/aioquic-server.py, on
+// every server.
 func (f *Foreign) StartQUIC(path string) {
 	f.startQUIC(func(node, certificate, ids string) software.Program {
 		return software.Program{Node: node, Name: path, Arguments: []string{f.fleet.Target(), node, certificate, ids}}
@@ -87,7 +90,8 @@ func (f *Foreign) RedisCommands(i int, address netip.AddrPort) uint64 {
 	return script.Must(stateful.Commands(f.lab.Context, conn))
 }
 
-// StartStateful starts applications on the first servers, of which each host's have so much CPU together. Options name the service whose tickets they make.
+// StartStateful starts applications on the first servers, of which each host's have so much CPU together. Options name
+// the service whose tickets they make.
 func (f *Foreign) StartStateful(servers int, cpus float64, all ...stateful.Options) {
 	for _, node := range names(ServerName, servers) {
 		for _, o := range all {
@@ -102,8 +106,9 @@ func (f *Foreign) StartStateful(servers int, cpus float64, all ...stateful.Optio
 	}
 }
 
-// StartProxy starts a program on the first load balancer, which hands requests at an address on to a port of the servers. It keeps a session at
-// its server by a cookie: HAProxy by its own, nginx, which has that only in its commercial edition, by the application's.
+// StartProxy starts a program on the first load balancer, which hands requests at an address on to a port of the
+// servers. It keeps a session at its server by a cookie: HAProxy by its own, nginx, which has that only in its
+// commercial edition, by the application's.
 func (f *Foreign) StartProxy(program string, port, servers, to int, cpus float64, certificate string) (address string) {
 	node := LBName(1)
 	balancer, _ := uplinkAddresses(1, false)

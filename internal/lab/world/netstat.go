@@ -19,7 +19,8 @@ func netstat(lab *host.Lab, node string) map[string]uint64 {
 	return parseNetstat(content)
 }
 
-// Of MPTCP: what clients count when a connection begins, and when a subflow has joined; and servers, of a subflow that joins a connection of another's.
+// Of MPTCP: what clients count when a connection begins, and when a subflow has joined; and servers, of a subflow that
+// joins a connection of another's.
 const (
 	MPTCPConnections  = "MPCapableSYNACKRX"
 	MPTCPJoins        = "MPJoinSynAckRx"
@@ -61,7 +62,8 @@ func parseNetstat(content []byte) map[string]uint64 {
 	return watched
 }
 
-// overflowed counts the packets that found a CPU's queue full since the machine started, in all namespaces. 0 where the kernel does not tell.
+// overflowed counts the packets that found a CPU's queue full since the machine started, in all namespaces. 0 where the
+// kernel does not tell.
 func overflowed() (packets uint64) {
 	content, err := os.ReadFile("/proc/net/softnet_stat")
 	if err != nil {

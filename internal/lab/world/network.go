@@ -53,7 +53,8 @@ func (n *Network) losses() map[string]link.Losses {
 	return all
 }
 
-// Silence makes all packets between the router and a load balancer disappear, as if it had lost its power, with its links up; false: no more.
+// Silence makes all packets between the router and a load balancer disappear, as if it had lost its power, with its
+// links up; false: no more.
 func (n *Network) Silence(i int, silent bool) {
 	var faults link.Faults
 	if silent {

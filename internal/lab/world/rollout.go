@@ -141,8 +141,8 @@ func (r *Rollout) awaitReady(d *Daemon) {
 	})
 }
 
-// AwaitFleet waits until a load balancer has exactly the servers that the fleet has, in their states, and dispatches as it says. One that
-// is cut off cannot.
+// AwaitFleet waits until a load balancer has exactly the servers that the fleet has, in their states, and dispatches as
+// it says. One that is cut off cannot.
 func (r *Rollout) AwaitFleet(node string) {
 	running := r.LBs[node]
 	if running.down || running.Cut {

@@ -1,8 +1,8 @@
-// Package world is what a scenario plays in: a network of namespaces (clients, a router with ECMP, load balancers, servers) that
-// runs the real ballast, nginx and clients, and breaks on purpose.
+// Package world is what a scenario plays in: a network of namespaces (clients, a router with ECMP, load balancers,
+// servers) that runs the real ballast, nginx and clients, and breaks on purpose.
 //
-// A trial is one network with one fleet, put through one series of events. It is made of parts that own their state; those
-// further down in the list know those above them.
+// A trial is one network with one fleet, put through one series of events. It is made of parts that own their state;
+// those further down in the list know those above them.
 package world
 
 import (
@@ -89,8 +89,8 @@ type Trial struct {
 	outcome Result
 }
 
-// RunTrial builds a network, lets act do its events, ends the traffic, collects the outcome and removes the network. It is watched
-// meanwhile.
+// RunTrial builds a network, lets act do its events, ends the traffic, collects the outcome and removes the network. It
+// is watched meanwhile.
 func RunTrial(ctx context.Context, options host.Options, what Setup, watch func(*Trial) (stop func()), act func(*Trial)) (outcome Result, err error) {
 	before := overflowed()
 	lab, err := host.New(ctx, options)

@@ -18,7 +18,8 @@ import (
 	"time"
 )
 
-// programs are clients by their program. Each begins a session and resumes it, and reports what it has seen in each connection.
+// programs are clients by their program. Each begins a session and resumes it, and reports what it has seen in each
+// connection.
 var programs = map[string]func(c *client, ctx context.Context, version uint16, saw func(visit)) error{
 	"curl": (*client).curl, "openssl": (*client).openssl, "python3": (*client).python,
 }
@@ -70,8 +71,9 @@ func (c *client) curl(_ context.Context, version uint16, saw func(visit)) error 
 	return nil
 }
 
-// openssl is run for each connection. It keeps the session in a file, but with TLS 1.2 no ticket that comes when a session is resumed (OpenSSL's ssl_update_cache): a
-// session ends here when another server has it, whose name such a ticket would have.
+// openssl is run for each connection. It keeps the session in a file, but with TLS 1.2 no ticket that comes when a
+// session is resumed (OpenSSL's ssl_update_cache): a session ends here when another server has it, whose name such a
+// ticket would have.
 func (c *client) openssl(ctx context.Context, version uint16, saw func(visit)) error {
 	dir, err := os.MkdirTemp("", "ballast-lab-")
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/process/stateful"
 )
 
-// Header is what HTTP servers say about a connection: their name, whether it has resumed a session, and the client's port.
+// Header is what HTTP servers say about a connection: their name, whether it has resumed a session, and the client's
+// port.
 const Header = "X-Session"
 
 // Answer is what a server says about a connection.

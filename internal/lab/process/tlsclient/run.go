@@ -42,8 +42,8 @@ type visit struct {
 	resumed bool
 }
 
-// Run has clients begin and resume sessions until all have ended, or ctx has, and reports on a line now and then what they have seen, by the
-// names of their groups. The plan is on in.
+// Run has clients begin and resume sessions until all have ended, or ctx has, and reports on a line now and then what
+// they have seen, by the names of their groups. The plan is on in.
 func Run(ctx context.Context, in io.Reader, out io.Writer) error {
 	var plan Plan
 	if err := json.NewDecoder(in).Decode(&plan); err != nil {

@@ -25,8 +25,8 @@ const (
 
 var versions = []uint16{tls.VersionTLS12, tls.VersionTLS13}
 
-// Groups of key exchange. With ML-KEM, which Go offers by itself, ClientHellos of TLS 1.3 take two segments. OpenSSL wants its certificate's curve
-// named with TLS 1.2, and proxies have no key exchange that is cheaper than that of others.
+// shortCurves make ClientHellos of one segment: with ML-KEM, which Go offers by itself, those of TLS 1.3 take two.
+// OpenSSL wants its certificate's curve named with TLS 1.2.
 var shortCurves = []tls.CurveID{tls.X25519, tls.CurveP256}
 
 func versionName(version uint16) string { return tls.VersionName(version) }

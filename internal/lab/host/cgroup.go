@@ -38,7 +38,7 @@ var cgroupRoots = []cgroupRoot{
 	{"/sys/fs/cgroup", 2}, {"/sys/fs/cgroup/unified", 2}, {"/sys/fs/cgroup/cpu", 1}, {"/sys/fs/cgroup/cpu,cpuacct", 1},
 }
 
-// usable says why no group with a CPU limit can be made below the root; nil: one can.
+// usable returns why no group with a CPU limit can be made below the root, or nil.
 func (r cgroupRoot) usable() error {
 	if unix.Access(r.path, unix.W_OK) != nil {
 		return fmt.Errorf("%s cannot be written", r.path)

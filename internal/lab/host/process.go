@@ -144,7 +144,7 @@ func (p *Process) Stop(ctx context.Context) {
 	}
 }
 
-// Died says why a process that should be running is not; nil while it runs.
+// Died returns why a process is not running, or nil while it runs.
 func (p *Process) Died() error {
 	select {
 	case <-p.Exited:
@@ -187,7 +187,7 @@ func (p *Process) AwaitPort(address netip.AddrPort) {
 	})
 }
 
-// Deaths are the processes that ended though nobody asked them to. A daemon that had been ready has broken the
+// Deaths returns the processes that ended unasked. A daemon that had been ready has broken the
 // promise with it.
 func (l *Lab) Deaths() error {
 	l.mutex.Lock()

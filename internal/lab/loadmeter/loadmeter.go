@@ -51,7 +51,7 @@ var machine = sync.OnceValue(func() *clock {
 	return p
 })
 
-// sample works, and says how long it took.
+// sample does a fixed amount of work and returns how long it took.
 func sample() time.Duration {
 	begin, x := time.Now(), uint64(88172645463325252)
 	for range rounds {

@@ -51,7 +51,7 @@ type Site struct {
 	Address                         netip.AddrPort
 	Listen                          []string // nginx: instead of Address
 	Certificate                     string   // its files without .crt, .key and .pem, which has both
-	Header                          string   // of answers, in which it says its name
+	Header                          string   // of answers, which has its name
 	Cookie                          string   // by which a proxy finds the server of a session
 	Servers                         []Site   // of a proxy
 	Root, Health, Push, Page, Group string

@@ -24,7 +24,7 @@ func (t *Tables) Entries(lb string) ([]api.Connection, error) {
 	return all.Connections, err
 }
 
-// IsOpen reports whether the client has not said that the connection is over.
+// IsOpen reports whether the client has not ended the connection.
 func IsOpen(one api.Connection) bool { return one.State == "new" || one.State == "open" }
 
 // Open are the entries of open connections, by load balancer and client.

@@ -48,7 +48,7 @@ func (d *Daemons) directories(node string) []string {
 	return []string{"--instance", instance, "--run-dir", filepath.Join(dir, "run"), "--state-dir", filepath.Join(dir, "state")}
 }
 
-// controlFlags say where a daemon has its configuration from, and where agents report how busy their servers are.
+// controlFlags name the source of a daemon's configuration, and to whom agents report load.
 func (d *Daemons) controlFlags(role, node string) []string {
 	file := []string{"-f", d.configPath(node)}
 	if role == "agent" {
@@ -92,7 +92,7 @@ func (d *Daemons) configPath(node string) string {
 	return filepath.Join(d.lab.NodeDir(node), "ballast.yaml")
 }
 
-// Client speaks to the daemon of a node.
+// Client returns a client of the daemon of a node.
 func (d *Daemons) Client(node string) *api.Client {
 	return api.NewClient(api.SocketPath(filepath.Join(d.lab.NodeDir(node), "run"), instance))
 }

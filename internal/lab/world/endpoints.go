@@ -36,7 +36,7 @@ func (e *Endpoints) StartEchoes(target string) {
 	}
 }
 
-// StartOutside starts an echo server on every server that clients reach through functions. It says its clients' ports:
+// StartOutside starts an echo server on every server that clients reach through functions. It answers with its clients' ports:
 // those of the functions.
 func (e *Endpoints) StartOutside(port int) {
 	for i := e.network.Functions; i < len(e.network.Servers); i++ {

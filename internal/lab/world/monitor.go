@@ -131,7 +131,7 @@ func (m *Monitor) Estimated(service string, lbs ...string) (open int, err error)
 	return open, nil
 }
 
-// EstimatesNothing says which server a load balancer still takes to have open connections; nil: none.
+// EstimatesNothing returns which server a load balancer still takes to have open connections, or nil.
 func (m *Monitor) EstimatesNothing(lb string) error {
 	servers, err := m.Servers(lb)
 	for _, server := range servers {

@@ -27,12 +27,12 @@ type Command struct {
 	Began, Ended   time.Time
 }
 
-// Begin starts `ballast ctl` with arguments on a node. It speaks to the daemon there.
+// Begin starts `ballast ctl` with arguments on a node, for the daemon there.
 func (o *Operator) Begin(node string, arguments ...string) (*Command, error) {
 	return o.start(node, []string{"--run-dir", filepath.Join(o.lab.NodeDir(node), "run"), "--instance", instance}, arguments)
 }
 
-// BeginAt starts `ballast ctl` at the operator's. It speaks to the controllers, in that order.
+// BeginAt starts `ballast ctl` on the operator's node, for the controllers in that order.
 func (o *Operator) BeginAt(controllers string, arguments ...string) (*Command, error) {
 	flags := []string{"--controller", controllers, "--tls-dir", certificates(o.lab), "--tls-name", operatorNode}
 	return o.start(operatorNode, flags, arguments)
@@ -70,7 +70,7 @@ func (o *Operator) finish(c *Command, err error) (string, error) {
 	return c.Output.String(), nil
 }
 
-// Wait waits until the command has ended; ok is what its exit status must say.
+// Wait waits until the command has ended; ok: its exit status must be 0.
 func (c *Command) Wait(ctx context.Context, within time.Duration, ok bool) error {
 	ctx, cancel := loadmeter.WithTimeout(ctx, within)
 	defer cancel()

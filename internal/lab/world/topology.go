@@ -38,7 +38,7 @@ type Topology struct {
 	Sources int // addresses that clients connect from; default 16
 
 	FabricMTU         int               // default 1600: room for encapsulation around 1500
-	ClientMTU         int               // that the router's way to the clients has; default 1500
+	ClientMTU         int               // of the router's route to the clients; default 1500
 	RoutesHideMTU     bool              // LBs learn the MTU of far servers from ICMP alone
 	ClientDelay       time.Duration     // of every frame to and from clients, each way
 	ClientHelloFaults []slowlink.Fault  // of ClientHellos on their way from clients
@@ -47,12 +47,12 @@ type Topology struct {
 	AnswersThrough    bool              // servers answer by an LB instead of by the router
 	Functions         int               // so many servers, the first ones, translate addresses: clients reach the others through them
 
-	Routing Routing // how the router knows the ways to VIPs
+	Routing Routing // how the router learns its routes to VIPs
 
 	Management  bool // there is a management network
 	Controllers int  // on it
 	EtcdMembers int  // on it
-	Relays      bool // load balancers hear of their one controller by relays, which can lose weights
+	Relays      bool // load balancers reach their one controller by relays, which can lose weights
 }
 
 // A ServerNode is one server of a topology.
@@ -161,7 +161,7 @@ func manageAddress(node string) netip.Addr {
 	return netip.MustParseAddr(fmt.Sprintf("10.50.%d.%s", nets[kind], node[len(kind):]))
 }
 
-// ControlAddresses are where all nodes of a kind are spoken to, as --controller wants them.
+// ControlAddresses are those of all nodes of a kind, as --controller wants them.
 func ControlAddresses(name func(int) string, count int) string {
 	var all []string
 	for _, node := range names(name, count) {

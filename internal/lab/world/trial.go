@@ -22,7 +22,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/linux/link"
 )
 
-// Setup says what a trial starts with.
+// Setup is what a trial starts with.
 type Setup struct {
 	Name       string
 	Topology   Topology

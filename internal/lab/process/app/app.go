@@ -24,7 +24,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 )
 
-// Options say what kind of server it is.
+// Options describe a server.
 type Options struct {
 	Address string  `json:"address"` // host:port to serve on
 	Server  string  `json:"server"`  // name
@@ -93,7 +93,7 @@ func (s *server) routes() http.Handler {
 	})
 }
 
-// load says how busy the server is, in a format that docs/features/policies.md describes. Capacity is how many requests it can hold.
+// load returns how busy the server is, in a format that docs/features/policies.md describes. Capacity is how many requests it can hold.
 func (s *server) load(out http.ResponseWriter, _ *http.Request) {
 	load := map[string]int64{"outstanding": s.outstanding.Load(), "answered": s.answered.Load(), "failed": s.failed.Load()}
 	if s.Limit != 0 {

@@ -23,7 +23,7 @@ import (
 	"github.com/ballast-lb/ballast/pkg/quiclb/quicgo"
 )
 
-// Options say what it serves, and how clients find it again.
+// Options describe a server, and how clients find it again.
 type Options struct {
 	Address string `json:"address"` // host:port to serve on
 	Server  string `json:"server"`  // name
@@ -41,7 +41,7 @@ const (
 	piece = 8 << 10 // of an answer at a limited rate
 )
 
-// page makes a browser ask again and again, with pauses, and then tell what came. It has loaded when that is done.
+// page makes a browser send requests with pauses, and then show the answers. It has loaded when that is done.
 //
 //go:embed page.html
 var page string

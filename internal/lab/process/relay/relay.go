@@ -23,7 +23,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
-// Options say between whom it stands. It shows each the other's certificate.
+// Options name the two sides of a relay. It shows each the other's certificate.
 type Options struct {
 	Listen       string `json:"listen"` // address:port for the load balancer
 	Controller   string `json:"controller"`

@@ -12,7 +12,7 @@ import (
 	"github.com/ballast-lb/ballast/pkg/sessionticket"
 )
 
-// Server says what a server serves.
+// Server describes a server.
 type Server struct {
 	Address string `json:"address"` // host:port to serve on
 	Name    string `json:"name"`    // what it answers each line with

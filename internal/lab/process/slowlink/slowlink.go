@@ -26,7 +26,7 @@ const (
 	receivePatience   = 200 * time.Millisecond // how long a receiver may overlook the end
 )
 
-// Options say what it does between which interfaces.
+// Options are two interfaces and what happens to frames between them.
 type Options struct {
 	Near   string        `json:"near"` // the clients' side
 	Far    string        `json:"far"`
@@ -39,7 +39,7 @@ type delayedFrame struct {
 	content []byte
 }
 
-// Run relays frames until ctx ends. With faults it then says on out what has come, by address.
+// Run relays frames until ctx ends. With faults it then writes to out what it has seen, by address.
 func Run(ctx context.Context, out io.Writer, o Options) error {
 	near, err := open(o.Near)
 	if err != nil {

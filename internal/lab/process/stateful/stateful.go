@@ -36,7 +36,7 @@ const (
 	minState  = 12 // count and checksum
 )
 
-// Options say what a server serves.
+// Options describe a server.
 type Options struct {
 	Address   string `json:"address"`
 	Name      string `json:"name"`

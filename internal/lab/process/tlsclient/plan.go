@@ -3,7 +3,7 @@ package tlsclient
 
 import "time"
 
-// Plan says what clients do. Groups differ in their names.
+// Plan is what clients do. Groups differ in their names.
 type Plan struct {
 	Seed   uint64  `json:"seed"`
 	Groups []Group `json:"groups"`

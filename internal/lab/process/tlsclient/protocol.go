@@ -13,14 +13,14 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/process/stateful"
 )
 
-// Header is what HTTP servers say about a connection: their name, whether it has resumed a session, and the client's
+// Header is the response header in which HTTP servers describe a connection: their name, whether it has resumed a session, and the client's
 // port.
 const Header = "X-Session"
 
-// Answer is what a server says about a connection.
+// Answer is a server's description of a connection.
 type Answer struct {
-	Server    string // empty: it does not say so again
-	Resumed   *bool  // nil: it does not say
+	Server    string // empty: not repeated
+	Resumed   *bool  // nil: unknown
 	Port      string // the client's
 	Proxy     string // that the server is behind
 	Forgotten bool   // the server does not know the session as it should
@@ -104,7 +104,7 @@ func readState(d *dialog, from *bufio.Reader, _ bool) (Answer, error) {
 		Forgotten: response.Header.Get(stateful.CountHeader) != strconv.Itoa(d.number+1)}, nil
 }
 
-// withoutPorts is what an error of a socket says but for its addresses, so that errors can be counted.
+// withoutPorts removes the addresses from an error of a socket, so that errors can be counted.
 func withoutPorts(err error) error {
 	if within := errors.Unwrap(err); within != nil {
 		return within

@@ -18,7 +18,7 @@ const (
 	maxMoves       = 16
 )
 
-// group is one under way.
+// group is a group that runs.
 type group struct {
 	*Group
 	begin   time.Time

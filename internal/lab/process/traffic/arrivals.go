@@ -29,7 +29,7 @@ func (a *Arrivals) rate(at time.Duration) float64 {
 	return a.PerSecond + (a.Peak-a.PerSecond)*swing
 }
 
-// schedule tells one arrival after the other.
+// schedule draws one arrival after the other.
 type schedule struct {
 	*Arrivals
 	random *rand.Rand

@@ -1,4 +1,4 @@
-// HTTP over exactly one TCP connection, with every way it can break told apart.
+// HTTP over exactly one TCP connection, with a class for each kind of failure.
 package traffic
 
 import (
@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// ServerHeader is the response header in which each server tells its name.
+// ServerHeader is the response header with the name of the server.
 const ServerHeader = "X-Server"
 
 // httpConn is the connection, with what has to be read and written on it. It is not that of net/http's Transport, which gives up a
@@ -30,7 +30,7 @@ type httpConn struct {
 // writeBuffer is bytes of a request that are handed to TCP at a time.
 const writeBuffer = 32 << 10
 
-// exchangeHTTP opens one connection, makes the flow's requests on it and says how it ended.
+// exchangeHTTP opens one connection, makes the flow's requests on it and returns how it ended.
 func (r *runner) exchangeHTTP(ctx context.Context, flow *Flow, source netip.Addr) Connection {
 	result := Connection{Flow: flow.Name, Started: time.Now(), Source: source.String(), Class: Completed}
 	connection, err := r.dialHTTP(ctx, flow, source)
@@ -111,7 +111,7 @@ func (r *runner) request(connection *httpConn, flow *Flow, request Request, resu
 	return nil
 }
 
-// answer reads a response's body to its end, and tells what is wrong; result learns the server and the bytes.
+// answer reads a response's body to its end and returns what is wrong; result gets the server and the bytes.
 func (r *runner) answer(response *http.Response, body io.Reader, request Request, result *Connection) error {
 	server := response.Header.Get(ServerHeader)
 	if result.Server == "" {

@@ -19,7 +19,7 @@ import (
 // keepAlive is between PINGs: a client that only receives does not notice that its address has changed until it sends.
 const keepAlive = 500 * time.Millisecond
 
-// exchangeHTTP3 opens one connection, makes the flow's requests on it and says how it ended.
+// exchangeHTTP3 opens one connection, makes the flow's requests on it and returns how it ended.
 func (r *runner) exchangeHTTP3(ctx context.Context, flow *Flow, source netip.Addr) Connection {
 	result := Connection{Flow: flow.Name, Started: time.Now(), Source: source.String(), Class: Completed}
 	fail := func(err error, connected bool) Connection {
@@ -74,7 +74,7 @@ func (r *runner) exchangeHTTP3(ctx context.Context, flow *Flow, source netip.Add
 	return result
 }
 
-// firstFlight tells what a connection's first flight was like, once it has been answered.
+// firstFlight describes a connection's first flight, once it has been answered.
 func firstFlight(connection *quic.Conn, socket *movingSocket) (early, long bool) {
 	state := connection.ConnectionState()
 	return state.Used0RTT, !state.Used0RTT && state.TLS.CurveID == tls.X25519MLKEM768 && socket.unanswered.Load() > 1

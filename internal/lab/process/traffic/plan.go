@@ -39,7 +39,7 @@ type Flow struct {
 
 	Early bool `json:"early"` // HTTP3: downloads are asked for in the first flight (0-RTT), from the second connection on
 
-	Arrivals *Arrivals `json:"arrivals"` // not nil: an open loop; Count, Concurrent, PerSecond and Repeat say nothing then
+	Arrivals *Arrivals `json:"arrivals"` // not nil: an open loop; Count, Concurrent, PerSecond and Repeat are ignored
 }
 
 // A Request is one exchange on a connection.
@@ -54,7 +54,7 @@ type Request struct {
 // Drawn is the place in a request's path where a drawn value goes.
 const Drawn = "{}"
 
-// Class says how a connection ended.
+// Class is how a connection ended.
 type Class string
 
 // A connection is broken by anything but Completed; nothing is excused. Only a comparison of policies tells Refused apart.

@@ -274,7 +274,7 @@ func (d *drainTrial) judgeCut(held int, begin, last time.Time) {
 	d.result.Expect(loadmeter.Between(last, last.Add(latest)) <= drainDeadline+drainSlack+drainSilence, "the last connection of s2 was cut after %v, the deadline is %v", latest, drainDeadline)
 }
 
-// drain3: a wait that ends in vain says what remains; undrained, the server gets new connections again.
+// drain3: a wait that times out prints what remains; undrained, the server gets new connections again.
 func (d *drainTrial) drain3() {
 	lb := d.lbs[0]
 	script.Must(d.Operator.On(d.lbs[1], "server", "drain", "web", "s3"))

@@ -31,10 +31,10 @@ type TicketKeys struct {
 
 // Tunnels says whose tunnels to its services an agent takes.
 type Tunnels struct {
-	Limited   bool         `json:"limited"`             // those of others than From are dropped
-	Open      string       `json:"open,omitempty"`      // why they are not, and what to do
-	From      []netip.Addr `json:"from,omitempty"`      // addresses of load balancers, as far as they are known
-	Source    string       `json:"source"`              // that the addresses are from: file, controllers
-	Strangers uint64       `json:"strangers,omitempty"` // packets of others that were dropped, or would have been
-	Last      netip.Addr   `json:"last,omitzero"`       // that the last of them came from
+	Limited bool         `json:"limited"`             // those of others than From are dropped
+	Open    string       `json:"open,omitempty"`      // why they are not, and what to do
+	From    []netip.Addr `json:"from,omitempty"`      // addresses of load balancers, as far as they are known
+	Source  string       `json:"source"`              // that the addresses are from: file, controllers
+	Foreign uint64       `json:"strangers,omitempty"` // packets of others that were dropped, or would have been
+	Last    netip.Addr   `json:"last,omitzero"`       // that the last of them came from
 }

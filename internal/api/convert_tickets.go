@@ -9,18 +9,18 @@ import (
 
 // TicketsToProto writes the keys of a service's session tickets, with the secrets: for its agents.
 func TicketsToProto(service string, t rotation.ServiceTickets) *ballastv1.ServiceTicketKeys {
-	told := &ballastv1.ServiceTicketKeys{Service: service, Current: t.Current}
+	sent := &ballastv1.ServiceTicketKeys{Service: service, Current: t.Current}
 	for i := range t.Keys {
 		k := &t.Keys[i]
-		told.Keys = append(told.Keys, &ballastv1.TicketKey{Epoch: k.Epoch, Secret: k.Secret[:], Fingerprint: k.Fingerprint})
+		sent.Keys = append(sent.Keys, &ballastv1.TicketKey{Epoch: k.Epoch, Secret: k.Secret[:], Fingerprint: k.Fingerprint})
 	}
-	return told
+	return sent
 }
 
 // TicketsFromProto reads the keys of session tickets, by service.
-func TicketsFromProto(told *ballastv1.TicketKeys) (map[string]rotation.ServiceTickets, error) {
+func TicketsFromProto(sent *ballastv1.TicketKeys) (map[string]rotation.ServiceTickets, error) {
 	tickets := map[string]rotation.ServiceTickets{}
-	for _, service := range told.GetServices() {
+	for _, service := range sent.GetServices() {
 		read := rotation.ServiceTickets{Current: service.Current}
 		for _, k := range service.Keys {
 			if len(k.Secret) != len(rotation.TicketSecret{}) {

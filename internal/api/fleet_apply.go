@@ -91,7 +91,7 @@ func unlessConfirmed(changes, confirmed []string) error {
 	if len(changes) > 0 {
 		does = strings.Join(changes, "; ")
 	}
-	return connect.NewError(connect.CodeAborted, fmt.Errorf("the fleet was changed by somebody else in the meantime: this would now do %s: look again", does))
+	return connect.NewError(connect.CodeAborted, fmt.Errorf("the fleet has changed in the meantime: this would now do %s: look again", does))
 }
 
 // ensureKeys makes the keys of a fleet that has none, where keys are made at all, and reports whether it did.

@@ -45,13 +45,13 @@ func confirmed(d Desired) connect.UnaryInterceptorFunc {
 	}
 }
 
-// OnRead has a client of the fleet API tell, after each read, why what was read may not be the newest; empty: it is.
-func OnRead(tell func(unconfirmed string)) connect.ClientOption {
+// OnRead has a client of the fleet API report, after each read, why what was read may not be the newest; empty: it is.
+func OnRead(report func(unconfirmed string)) connect.ClientOption {
 	return connect.WithInterceptors(connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
 		return func(ctx context.Context, request connect.AnyRequest) (connect.AnyResponse, error) {
 			response, err := next(ctx, request)
 			if err == nil && reads(request.Spec()) {
-				tell(response.Any().(interface{ GetUnconfirmed() string }).GetUnconfirmed())
+				report(response.Any().(interface{ GetUnconfirmed() string }).GetUnconfirmed())
 			}
 			return response, err
 		}

@@ -29,7 +29,7 @@ func (r *reader) fleet(root ast.Node, fleet *model.Fleet) {
 	})
 	r.Mapping(root, "", keys)
 	if r.Has("tunnels_from") && len(fleet.TunnelsFrom) == 0 {
-		r.FailAt("tunnels_from", "name the load balancers, or remove the key: then tunnels of anybody are taken", "empty")
+		r.FailAt("tunnels_from", "name the load balancers, or remove the key: then tunnels from any address are accepted", "empty")
 	}
 	if !r.Has("services") {
 		// A file that an editor has only half written must not remove every service.

@@ -87,7 +87,7 @@ func TestNoControllerSendsTheStoreAMessageInAnotherOnesName(t *testing.T) {
 	nodes, err := fleet.ListNodes(t.Context(), &ballastv1.ListNodesRequest{})
 	fleettest.Require(t, err)
 	found := strings.Join(nodes.Nodes[0].Problems, "; ") // of the one that is asked, and the first by name
-	if !strings.Contains(found, "whoever has the certificate of controller c2 speaks to the store as controller c3, and is refused (4 times)") {
+	if !strings.Contains(found, "whoever has the certificate of controller c2 uses the store as controller c3, and is refused (4 times)") {
 		t.Errorf("its problems: %s", found)
 	}
 }

@@ -95,7 +95,7 @@ func TestAnAgentTakesTunnelsOfWhomItsFileNames(t *testing.T) {
 	status := h.await("the problem", func(s api.AgentStatus) bool {
 		return s.Ready && says(s.Problems, "tunnels from 10.9.0.66 are dropped") && says(s.Problems, "add it to tunnels_from")
 	})
-	if !status.Tunnels.Limited || status.Tunnels.Source != "file" || status.Tunnels.Strangers == 0 {
+	if !status.Tunnels.Limited || status.Tunnels.Source != "file" || status.Tunnels.Foreign == 0 {
 		t.Errorf("status %+v", status.Tunnels)
 	}
 	if problems, _ := h.examine(); !says(problems, "tunnels from 10.9.0.66 are dropped") {

@@ -143,7 +143,7 @@ func TestALoadBalancerTakesTheNewestStateOfItsControllersAndKeepsItWithoutThem(t
 	h := newRemoteHost(t)
 	h.start()
 	h.await("life without controllers", func(s api.LBStatus) bool {
-		return !s.Ready && len(s.Problems) == 2 && s.Problems[0] == "no controller has said yet what to forward, and no state was kept" && strings.HasPrefix(s.Problems[1], "no controller is connected (10.9.0.2:6443: ")
+		return !s.Ready && len(s.Problems) == 2 && s.Problems[0] == "no controller has sent a state yet, and no state was kept" && strings.HasPrefix(s.Problems[1], "no controller is connected (10.9.0.2:6443: ")
 	})
 	h.awaitHealth("without any state", http.StatusServiceUnavailable)
 	h.expectMetrics("without controllers", "ballast_ready 0\n", "ballast_problems 2\n", "ballast_revision 0\n", "ballast_controllers_connected 0\n", "ballast_controllers_configured 2\n",

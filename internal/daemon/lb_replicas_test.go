@@ -76,7 +76,7 @@ func TestALoadBalancerIsOnTheRingWithTheEntriesThatControllersKnowOf(t *testing.
 	controller.Topics.SetState(replicatedView(1))
 	h.start()
 	h.await("that it waits to be told of the ring", func(s api.LBStatus) bool {
-		return !s.Ready && slices.ContainsFunc(s.NotReady, func(why string) bool { return strings.Contains(why, "who else keeps replicated entries") })
+		return !s.Ready && slices.ContainsFunc(s.NotReady, func(why string) bool { return strings.Contains(why, "load balancers with replicated entries") })
 	})
 	first := awaitReport(t, controller, "its address and entries", func(r *ballastv1.ReplicaReport) bool {
 		return r.Address == "10.9.0.1:7475" && r.Incarnation != 0 && r.View == 0 && r.Capacity > 1000

@@ -40,7 +40,7 @@ func judgeBGP(f *facts) (out []Finding) {
 	}
 	if len(out) == 0 {
 		asked := !slices.ContainsFunc(b.Neighbors, func(n model.Neighbor) bool { return !f.Neighbors[n.Address].Asked })
-		found := "AS %d; routers that there is a way to: %d (port 179 was not tried: " + api.Ctl(f.Instance) + " bgp show tells of sessions)"
+		found := "AS %d; routers that there is a way to: %d (port 179 was not tried: " + api.Ctl(f.Instance) + " bgp show lists sessions)"
 		if asked {
 			found = "AS %d; routers that take connections: %d"
 		}

@@ -39,7 +39,7 @@ func judgeStates(f *facts) (out []Finding) {
 		case state.Err != nil:
 			out = append(out, Finding{"state", state.Path, Problem, "cannot be used, and the daemon does not start with it: " + state.Err.Error(),
 				"move the file away and start the daemon: by a file it begins with that alone, without what ctl changed and removed servers; " +
-					"by controllers the data path goes on until one tells what to do"})
+					"by controllers the data path stays as it is until one sends a state"})
 		}
 	}
 	return out
@@ -63,7 +63,7 @@ func (f *facts) judgeAbsent() []Finding {
 	case f.Role == RoleUnknown:
 		return nil
 	}
-	return []Finding{{"daemon", role, Warning, "does not run yet", "ballast " + role + " -f FILE, or --controller HOST:PORT if controllers tell it what to do" + f.otherInstances()}}
+	return []Finding{{"daemon", role, Warning, "does not run yet", "ballast " + role + " -f FILE, or --controller HOST:PORT if it is configured by controllers" + f.otherInstances()}}
 }
 
 func judgeDaemon(f *facts) (out []Finding) {
@@ -103,7 +103,7 @@ func judgeDaemon(f *facts) (out []Finding) {
 		if slices.Contains(d.NotReady, problem) {
 			found = "is not ready: " + problem
 		}
-		remedy := "do what it says; `" + api.Ctl(f.Instance) + " status` tells when it is gone"
+		remedy := "do what it says; `" + api.Ctl(f.Instance) + " status` shows when it is gone"
 		if strings.HasPrefix(problem, "no controller is connected") {
 			remedy = "read `controller not joined` in its log (" + journalOf(f.Role) + "): the network, the certificate (`ballast ctl pki show DIR`), or controllers that are down"
 		}

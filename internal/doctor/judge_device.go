@@ -94,7 +94,7 @@ func judgeNative(d *deviceFacts) Finding {
 	remedy := "use an interface whose driver has it; --xdp-mode generic works, at a higher cost of each packet"
 	switch {
 	case d.native() == nativeUnknown:
-		return ok("native xdp", d.Name, "driver %s; this kernel does not tell what it can do", d.driver())
+		return ok("native xdp", d.Name, "driver %s; this kernel does not report its features", d.driver())
 	case d.native() == nativeNo && d.Kind == "veth":
 		return Finding{"native xdp", d.Name, Warning, "the peer has more transmit queues than this end has receive queues",
 			fmt.Sprintf("ethtool -L %s rx N, with N at least the peer's tx", d.Name)}

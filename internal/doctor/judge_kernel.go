@@ -15,7 +15,7 @@ func judgeFile(f *facts) (out []Finding) {
 		if f.Role == RoleUnknown || len(f.Kept.States) > 0 { // judgeRole and judgeStates say what is missing
 			return nil
 		}
-		return []Finding{{"file", "", Warning, "neither a daemon nor a file tells what this host is to do: services were not checked",
+		return []Finding{{"file", "", Warning, "neither a daemon nor a file has the configuration of this host: services were not checked",
 			"name the file that the daemon runs by with -f; if it runs by controllers, start it"}}
 	}
 	if file.Err != nil {
@@ -35,7 +35,7 @@ func judgeFile(f *facts) (out []Finding) {
 	switch {
 	case file.Running && f.Daemon.ByControllers && file.Path != "":
 		out = append(out, Finding{"file", file.Path, Warning, "this host runs by controllers and not by this file: what runs was checked",
-			"leave out -f; `ballast ctl --controller ... apply -f FILE --dry-run` tells how the file differs"})
+			"leave out -f; `ballast ctl --controller ... apply -f FILE --dry-run` shows how the file differs"})
 	case file.Kept != "":
 		out = append(out, ok("state", file.Kept, "services as they ran last: %d", len(file.Fleet.Services)))
 	case file.Running && f.Daemon.ByControllers && len(file.Fleet.Services) == 0: // judgeDaemon tells why

@@ -136,7 +136,7 @@ func judgeUnits(f *facts) (out []Finding) {
 			found += ", and was started again " + model.Counted(u.Restarts, "time", "times")
 		}
 		if u.Last != "" {
-			found += ". It said last: " + u.Last
+			found += ". Its last line: " + u.Last
 		}
 		out = append(out, Finding{"unit", unitName(u.Role), Problem, found,
 			"read why: " + journalOf(u.Role) + " -n " + journalLines + "; its options are in /etc/default/" + unitName(u.Role)})

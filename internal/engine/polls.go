@@ -57,9 +57,9 @@ func (e *Engine) polled(r poll.Result) {
 	}
 }
 
-func applicationLoad(r *poll.Result) balance.Told {
+func applicationLoad(r *poll.Result) balance.Report {
 	s := &r.Status
-	return balance.Told{
+	return balance.Report{
 		FromEndpoint: true, HasQueue: s.HasOutstanding, MeanQueue: s.Outstanding, Capacity: s.Capacity,
 		HasCPU: s.HasCPU, CPUPermille: uint16(1000 * s.CPU), Answered: r.Answered, Failed: r.Failed,
 	}

@@ -73,7 +73,7 @@ func (e *Engine) Health(lb string, servers []ServerHealth) {
 	now := time.Now()
 	for i := range servers {
 		if state := e.service(servers[i].Service); state != nil && state.checked(now, lb, &servers[i]) {
-			e.hurry(state)
+			e.decideSoon(state)
 		}
 	}
 	e.wakeUp()
@@ -85,14 +85,14 @@ func (e *Engine) Losses(agent pki.Identity, losses map[string]health.Loss) {
 	now := time.Now()
 	for _, server := range e.serversOf(&agent) {
 		if server.service.found(now, agent.Name, server.id, losses[server.service.name]) {
-			e.hurry(server.service)
+			e.decideSoon(server.service)
 		}
 	}
 	e.wakeUp()
 }
 
-// hurry has a service decided about now.
-func (e *Engine) hurry(state *serviceState) {
+// decideSoon has a service decided about now.
+func (e *Engine) decideSoon(state *serviceState) {
 	e.mutex.Lock()
 	defer e.mutex.Unlock()
 	if e.services[state.name] == state {
@@ -104,7 +104,7 @@ func (e *Engine) hurry(state *serviceState) {
 func (e *Engine) Load(agent pki.Identity, load *Load) {
 	now := time.Now()
 	for _, server := range e.serversOf(&agent) {
-		measured := balance.Told{HasCPU: load.HasCPU, CPUPermille: load.CPUPermille, CPUs: load.CPUs}
+		measured := balance.Report{HasCPU: load.HasCPU, CPUPermille: load.CPUPermille, CPUs: load.CPUs}
 		if queue, ok := load.Queues[server.service.name]; ok {
 			measured.HasQueue, measured.Connections, measured.AcceptQueue, measured.MeanQueue = true, queue.Connections, queue.AcceptQueue, queue.Mean
 		}

@@ -161,7 +161,7 @@ func (s *serviceState) checked(now time.Time, lb string, found *ServerHealth) bo
 	if !s.ids[found.ID] {
 		return false
 	}
-	s.health.judge.Told(now, lb, found.ID, found.View)
+	s.health.judge.Report(now, lb, found.ID, found.View)
 	s.health.evidence = true
 	return true
 }
@@ -179,11 +179,11 @@ func (s *serviceState) found(now time.Time, agent string, id uint16, loss health
 }
 
 // reportLoad takes the load that an agent or an application reports.
-func (s *serviceState) reportLoad(now time.Time, id uint16, load balance.Told) {
+func (s *serviceState) reportLoad(now time.Time, id uint16, load balance.Report) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	if s.ids[id] {
-		s.balance.Told(now, id, load)
+		s.balance.Report(now, id, load)
 	}
 }
 

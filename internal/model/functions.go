@@ -82,7 +82,7 @@ func (s *Service) validateFunctions(path string, found *findings) {
 		found.add(path+".mptcp", "remove it", why)
 	}
 	if s.Health.Check == CheckQUIC {
-		found.add(path+".health.check", "use another check", "a function speaks no QUIC itself")
+		found.add(path+".health.check", "use another check", "a function does not terminate QUIC")
 	} else if s.Health.Check != CheckNone && s.Health.Check != CheckExec && s.Health.Port == 0 {
 		found.add(path+".health.port", "give the port that the functions answer at, by their own addresses", "missing: a function has no port of the service")
 	}

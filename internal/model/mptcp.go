@@ -38,7 +38,7 @@ func (s *Service) validateMPTCP(path string, found *findings) {
 			"TCP's options have no room for an IPv6 address with a port beside timestamps, so that no client would hear of it")
 	}
 	if s.Return != ReturnDirect {
-		found.add(at, "use return: direct", "servers take further subflows at the vip, and with return: %s an agent to tell clients is missing", s.Return)
+		found.add(at, "use return: direct", "servers take further subflows at the vip, and with return: %s an agent to announce it to clients is missing", s.Return)
 	}
 	if s.Affinity == AffinityTable || s.Affinity == AffinityLocal {
 		found.add(at, "use affinity: cookie", "affinity %s finds connections by entries, and further subflows have none", s.Affinity)

@@ -39,7 +39,7 @@ func (s *Service) validateQUIC(path string, found *findings) {
 		found.add(path+".affinity", "use protocol: udp", "QUIC runs over udp")
 	}
 	if s.Dispatch.CountsOpen() {
-		found.add(path+".dispatch", "use rr, wrr, maglev or a policy by load that servers tell", "%s counts open connections, and the end of a QUIC connection is encrypted", s.Dispatch)
+		found.add(path+".dispatch", "use rr, wrr, maglev or a policy by load that servers report", "%s counts open connections, and the end of a QUIC connection is encrypted", s.Dispatch)
 	}
 	if s.Dispatch.FollowsLoad() && s.Load.Source != LoadCPU && s.Load.Source != LoadEndpoint {
 		found.add(path+".load.source", "use endpoint or cpu", "%s counts open connections, and the end of a QUIC connection is encrypted", s.Load.Source)

@@ -77,7 +77,7 @@ func (f *Fleet) CheckWithoutControllers() error {
 			if s.Affinity == AffinityReplicated {
 				path = fmt.Sprintf("services[%d].affinity", i)
 			}
-			return &Invalid{Path: path, Problem: "replicated needs controllers, which tell load balancers of each other",
+			return &Invalid{Path: path, Problem: "replicated needs controllers, which announce load balancers to each other",
 				Remedy: "run the load balancers by controllers (docs/features/replicas.md), or use affinity: cookie with fallback: second-chance"}
 		}
 	}

@@ -87,7 +87,7 @@ func (f *Fleet) validateKeys(found *findings) {
 	}
 	switch {
 	case len(epochs) > 2:
-		found.add("keys.cookie", "drop the oldest with `ballast ctl key drop`", "%d epochs, a cookie tells only two apart", len(epochs))
+		found.add("keys.cookie", "drop the oldest with `ballast ctl key drop`", "%d epochs, a cookie distinguishes only two", len(epochs))
 	case len(epochs) == 2 && epochs[1]-epochs[0] != 1:
 		found.add("keys.cookie", fmt.Sprintf("name the newer one %d", epochs[0]+1), "epochs %d and %d are not consecutive", epochs[0], epochs[1])
 	case len(epochs) == 2 && f.Keys.Cookie[epochs[0]] == f.Keys.Cookie[epochs[1]]:

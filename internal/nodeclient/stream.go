@@ -159,7 +159,7 @@ type failure struct {
 func (m *missed) String() string {
 	text := plain(m.last.error)
 	if m.answer.error != nil {
-		text += fmt.Sprintf("; at %s it said: %s", m.answer.at.UTC().Format(time.RFC3339), plain(m.answer.error))
+		text += fmt.Sprintf("; at %s it reported: %s", m.answer.at.UTC().Format(time.RFC3339), plain(m.answer.error))
 	}
 	return text
 }

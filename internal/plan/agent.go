@@ -299,6 +299,6 @@ func (a *Agent) KnowsLoadBalancers(file *model.Fleet) error {
 	if len(a.Choices) == 0 || len(file.TunnelsFrom) > 0 {
 		return nil
 	}
-	return &model.Invalid{Path: "tunnels_from", Problem: fmt.Sprintf("service %s has dispatch choices: servers send its packets on, and whose is not said", a.Choices[0].Service.Name),
+	return &model.Invalid{Path: "tunnels_from", Problem: fmt.Sprintf("service %s has dispatch choices: servers send its packets on, and whose is not known", a.Choices[0].Service.Name),
 		Remedy: "list the addresses of the load balancers"}
 }

@@ -77,15 +77,15 @@ func reclass(words []uint64, classes uint8, members uint16, weights map[uint16]u
 			}
 		}
 	}
-	came := make([][]uint64, int(classes)+1)
+	added := make([][]uint64, int(classes)+1)
 	for _, word := range everybody {
 		if server := servers[turnID(word)]; !server.stays {
-			came[server.class] = append(came[server.class], word)
+			added[server.class] = append(added[server.class], word)
 		}
 	}
 	sum := uint64(0)
 	for class := int(classes); class > 0; class-- {
-		members := exchange(region(class), count(class), came[class], func(word uint64) bool {
+		members := exchange(region(class), count(class), added[class], func(word uint64) bool {
 			server := &servers[turnID(word)] // one that is there twice, because an earlier process was stopped between two words, stays once
 			keep := int(server.class) == class && !server.placed
 			server.placed = server.placed || keep
@@ -108,14 +108,14 @@ func lastNumber(part, sum uint64) uint64 {
 	return (part<<counterShift+sum-1)/sum - 1
 }
 
-// exchange lets those that came take the places of those that are not kept, and closes the gaps with the last ones.
-func exchange(region []uint64, count int, came []uint64, keep func(word uint64) bool) int {
+// exchange puts added members into the places of those that are not kept, and closes the gaps with the last ones.
+func exchange(region []uint64, count int, added []uint64, keep func(word uint64) bool) int {
 	for i := 0; i < count; i++ {
 		if keep(region[i]) {
 			continue
 		}
-		if len(came) > 0 {
-			region[i], came = came[0], came[1:]
+		if len(added) > 0 {
+			region[i], added = added[0], added[1:]
 			continue
 		}
 		for count--; count > i; count-- {
@@ -125,7 +125,7 @@ func exchange(region []uint64, count int, came []uint64, keep func(word uint64) 
 			}
 		}
 	}
-	return count + copy(region[count:], came)
+	return count + copy(region[count:], added)
 }
 
 // inPlace returns the changes from one set of words to another: turns before the classes that tell how many there are.

@@ -18,7 +18,7 @@ type Document struct {
 }
 
 // ErrConflict is returned by Commit when a document has changed since it was read: read again and decide again.
-var ErrConflict = errors.New("the fleet was changed by somebody else at the same time")
+var ErrConflict = errors.New("another request changed the fleet at the same time")
 
 // ErrUnknown is returned by Commit when it is not known whether it was carried out. It may be yet, unless the error is ErrConflict, too.
 var ErrUnknown = errors.New("it may or may not have been carried out")

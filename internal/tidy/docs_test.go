@@ -169,13 +169,23 @@ func TestDocumentsAndHelpSpeakTheWordsOfTheField(t *testing.T) {
 	}
 	for name, document := range texts {
 		for i, line := range text(document) {
-			for _, word := range regexp.MustCompile(`\w+`).FindAllString(codeSpan.ReplaceAllString(line, "`"), -1) {
-				if better, forbidden := homeMade[strings.ToLower(word)]; forbidden {
-					t.Errorf("%s:%d: %s: say %s", name, i+1, word, better)
-				}
+			for _, word := range homeMadeWords(codeSpan.ReplaceAllString(line, "`")) {
+				t.Errorf("%s:%d: %s", name, i+1, word)
 			}
 		}
 	}
+}
+
+var word = regexp.MustCompile(`\w+`)
+
+// homeMadeWords says which words of a text are homeMade.
+func homeMadeWords(text string) (problems []string) {
+	for _, one := range word.FindAllString(text, -1) {
+		if better, forbidden := homeMade[strings.ToLower(one)]; forbidden {
+			problems = append(problems, one+": say "+better)
+		}
+	}
+	return problems
 }
 
 // linksTo reports whether a document has a link to a file, relative to its own folder.

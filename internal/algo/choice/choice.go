@@ -61,9 +61,9 @@ func NewLeastLoaded(everybody []Turn, loads []int32) *LeastLoaded {
 
 // Tell is to be called when the cost of a server has changed.
 func (l *LeastLoaded) Report(turn Turn, cost int64) {
-	told, known := Known{cost, turn.Server}, &l[turn.Group]
-	if told.below(*known) || known.Server == turn.Server {
-		*known = told
+	reported, known := Known{cost, turn.Server}, &l[turn.Group]
+	if reported.below(*known) || known.Server == turn.Server {
+		*known = reported
 	}
 }
 

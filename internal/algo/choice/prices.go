@@ -9,15 +9,15 @@ import (
 // Prices returns what a connection to each server costs, by id: in inverse proportion to the weights, exactly so where the least common
 // multiple allows it, else rounded to 16 bits. A weight of 0 counts as 1.
 func Prices(shares []model.Share) map[uint16]uint16 {
-	lightest, multiple := uint64(model.MaxWeight), uint64(1)
+	smallest, multiple := uint64(model.MaxWeight), uint64(1)
 	for _, share := range shares {
 		weight := uint64(max(share.Weight, 1))
-		lightest = min(lightest, weight)
-		if multiple/lightest <= math.MaxUint16 {
+		smallest = min(smallest, weight)
+		if multiple/smallest <= math.MaxUint16 {
 			multiple *= weight / gcd(multiple, weight)
 		}
 	}
-	multiple = min(multiple, math.MaxUint16*lightest)
+	multiple = min(multiple, math.MaxUint16*smallest)
 	out := make(map[uint16]uint16, len(shares))
 	for _, share := range shares {
 		weight := uint64(max(share.Weight, 1))

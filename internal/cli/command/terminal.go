@@ -58,8 +58,8 @@ const (
 	EraseScreen = "\x1b[H\x1b[2J"
 )
 
-// Tell gives a command to a terminal.
-func Tell(terminal io.Writer, command string) {
+// Control sends a command to a terminal.
+func Control(terminal io.Writer, command string) {
 	if l, ok := terminal.(legible); ok {
 		terminal = l.terminal
 	}

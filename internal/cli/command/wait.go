@@ -42,7 +42,7 @@ func NewLine(out io.Writer, period time.Duration) *Line {
 func (l *Line) Renew(text string) {
 	switch {
 	case l.out != nil && l.Live:
-		Tell(l.out, EraseLine)
+		Control(l.out, EraseLine)
 		io.WriteString(l.out, text)
 	case l.out != nil && text != l.shown && time.Since(l.at) >= l.least:
 		fmt.Fprintln(l.out, text)
@@ -55,7 +55,7 @@ func (l *Line) Renew(text string) {
 // Say says in a line of its own what has happened, in the place of how things stood; nothing: that is only taken away.
 func (l *Line) Say(text string) {
 	if l.Live && l.shown != "" {
-		Tell(l.out, EraseLine)
+		Control(l.out, EraseLine)
 	}
 	l.shown = ""
 	if l.out != nil && text != "" {

@@ -116,7 +116,7 @@ func (o *Output) again(out io.Writer, look int, print func(io.Writer) error) err
 		io.WriteString(out, "---\n")
 	case o.Structured():
 	case IsTerminal(out):
-		Tell(out, EraseScreen)
+		Control(out, EraseScreen)
 	case look > 1:
 		io.WriteString(out, "\n")
 	}

@@ -375,7 +375,7 @@ func TestDrainStopsWaitingWhenSomebodyElseUndoesIt(t *testing.T) {
 			}
 			return 1
 		}
-		ctl.refuse("server drain web s1 --wait --timeout 10s", "is active again: somebody else has changed it")
+		ctl.refuse("server drain web s1 --wait --timeout 10s", "is active again: another request has changed it")
 	})
 }
 

@@ -187,7 +187,7 @@ func TestKeyRotateEndsWhenSomebodyElseGoesBack(t *testing.T) {
 	go func() { _, err := ctl.try("key", "rotate", "--deadline", "20s"); done <- err }()
 	ctl.awaitEpochs(1, 2, 2)
 	ctl.must("key", "use", "1")
-	if err := <-done; err == nil || !strings.Contains(err.Error(), "somebody else has made epoch 1 current again") {
+	if err := <-done; err == nil || !strings.Contains(err.Error(), "another request has made epoch 1 current again") {
 		t.Errorf("%v", err)
 	}
 	ctl.expectEpochs(1, 2, 1)

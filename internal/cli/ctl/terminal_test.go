@@ -111,7 +111,7 @@ func TestWhatIsApprovedLateIsNotDoneToAnotherFleet(t *testing.T) {
 	if _, err := io.WriteString(person, "y\n"); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-done; err == nil || !strings.Contains(err.Error(), "changed by somebody else in the meantime") {
+	if err := <-done; err == nil || !strings.Contains(err.Error(), "has changed in the meantime") {
 		t.Errorf("approved a diff that was no more: %v", err)
 	}
 	ctl.expect("fleet", "dispatch: p2c", "name: s2")

@@ -41,7 +41,7 @@ func Doctor() *cobra.Command {
 	flags.StringVar(&o.RunDir, "run-dir", api.RunDir, "`DIRECTORY` of sockets and pins")
 	flags.StringVar(&o.StateDir, "state-dir", "/var/lib/ballast", "`DIRECTORY` of what daemons keep for the next")
 	output = command.NewOutput(flags)
-	flags.BoolVarP(&o.Verbose, "verbose", "v", false, "print what the kernel's verifier said of a program that it rejected, too (hundreds of lines)")
+	flags.BoolVarP(&o.Verbose, "verbose", "v", false, "print the kernel's verifier log of a rejected program, too (hundreds of lines)")
 	return cmd
 }
 

@@ -131,7 +131,7 @@ func AskedOfControllers(controllers interface {
 }) (any, error) {
 	connected := controllers.Connected()
 	if len(connected) == 0 {
-		return nil, api.BadRequest("no controller is connected: the last state goes on, and the first that is reached tells the complete one")
+		return nil, api.BadRequest("no controller is connected: the last state goes on, and the first controller that is reached sends the complete one")
 	}
 	controllers.Rejoin()
 	return api.Changed{Changes: []string{"asked for the complete state: " + strings.Join(connected, ", ")}}, nil

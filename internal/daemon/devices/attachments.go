@@ -127,15 +127,15 @@ func (a *Attachments) Look(now time.Time) {
 			a.Log.Error("pins are gone: the data path would end with this process", "error", err)
 		}
 	case missed:
-		a.Log.Warn("pins were gone, and are made again: somebody has removed them or unmounted their file system")
+		a.Log.Warn("pins were gone, and are made again: they were removed, or their file system was unmounted")
 	}
 	for _, have := range a.devices {
-		a.lookAt(have, now)
+		a.reattach(have, now)
 	}
 }
 
-// lookAt attaches again where the program was detached or the device was made anew or has another MAC address.
-func (a *Attachments) lookAt(have *attached, now time.Time) {
+// reattach attaches again where the program was detached or the device was made anew or has another MAC address.
+func (a *Attachments) reattach(have *attached, now time.Time) {
 	device, err := net.InterfaceByName(have.Name)
 	if err != nil {
 		a.lose(have, fmt.Sprintf("interface %s is gone", have.Name), now)
@@ -239,15 +239,15 @@ var interfaceAttached = prometheus.NewDesc("ballast_interface_attached", "1 whil
 
 // Collect tells Prometheus which devices have the program, by their modes, and which wait for it.
 func Collect(out chan<- prometheus.Metric, modes map[string]string, waiting []*net.Interface) {
-	tell := func(device string, attached float64) {
+	export := func(device string, attached float64) {
 		out <- prometheus.MustNewConstMetric(interfaceAttached, prometheus.GaugeValue, attached, device)
 	}
 	for device, mode := range modes {
-		tell(device, listen.Bool(mode != notAttached))
+		export(device, listen.Bool(mode != notAttached))
 	}
 	for _, device := range waiting {
 		if modes[device.Name] == "" {
-			tell(device.Name, 0)
+			export(device.Name, 0)
 		}
 	}
 }

@@ -19,8 +19,8 @@ import (
 // standIn is what a load balancer by controllers needs to judge in their place.
 type standIn struct {
 	machine alone.Machine
-	// told is who is unhealthy as controllers said last. The state says what counts: what this load balancer has found while it judges.
-	told map[string]node.Unhealthy
+	// unhealthy is who is unhealthy as controllers said last. The state says what counts: what this load balancer has found while it judges.
+	unhealthy map[string]node.Unhealthy
 	// current: a controller has said it on a stream that stands, or that stood without a gap until one that stands.
 	current bool
 	end     func() // nil: controllers judge
@@ -36,7 +36,7 @@ func (p *parts) judges() *decider.Local {
 
 // resumeAlone goes on with what an earlier process knew.
 func (c changing) resumeAlone(saved *savedState) {
-	c.standIn.told = saved.Unhealthy
+	c.standIn.unhealthy = saved.Unhealthy
 	if saved.Alone {
 		c.standIn.machine.Resume(time.Now())
 	}
@@ -49,7 +49,7 @@ func (c changing) lookAlone(ctx context.Context, running *sync.WaitGroup, now ti
 		return
 	}
 	s := &c.standIn
-	judges := s.machine.Look(now, s.current && c.controllers.Judged(), sameVerdicts(s.told, c.state.Unhealthy))
+	judges := s.machine.Look(now, s.current && c.controllers.Judged(), sameVerdicts(s.unhealthy, c.state.Unhealthy))
 	switch {
 	case judges && s.end == nil:
 		c.beginAlone(ctx, running)
@@ -81,7 +81,7 @@ func (c changing) beginAlone(ctx context.Context, running *sync.WaitGroup) {
 func (c changing) endAlone() {
 	before := c.alone.Swap(nil)
 	c.checks.WantAll(false)
-	if err := c.reconcile(&desired.State{Node: c.state.Node, Unhealthy: c.standIn.told, Self: c.state.Self}); err != nil {
+	if err := c.reconcile(&desired.State{Node: c.state.Node, Unhealthy: c.standIn.unhealthy, Self: c.state.Self}); err != nil {
 		c.alone.Store(before) // the next look tries again
 		c.checks.WantAll(true)
 		c.log.Error("health of servers as controllers see it not applied: this load balancer goes on judging", "error", err)
@@ -111,10 +111,10 @@ func (cs *changes) onUnhealthyAlone(local *decider.Local, found map[string]node.
 	})
 }
 
-// counting is who is unhealthy where controllers have said told: what this load balancer has found counts while it judges.
-func (c changing) counting(told map[string]node.Unhealthy, running *model.Fleet) map[string]node.Unhealthy {
+// counting is who is unhealthy where controllers have reported that: what this load balancer has found counts while it judges.
+func (c changing) counting(reported map[string]node.Unhealthy, running *model.Fleet) map[string]node.Unhealthy {
 	if c.alone.Load() == nil {
-		return told
+		return reported
 	}
 	found := maps.Clone(c.state.Unhealthy)
 	maps.DeleteFunc(found, func(service string, _ node.Unhealthy) bool {

@@ -35,12 +35,12 @@ func (e endpoints) routes() *api.Server {
 		if status := e.bgp.Status(); status != nil {
 			return status, nil
 		}
-		return nil, api.BadRequest("node %s speaks no BGP: give it bgp among the fleet's nodes (docs/run/bgp.md)", e.name)
+		return nil, api.BadRequest("node %s has no BGP: give it bgp among the fleet's nodes (docs/run/bgp.md)", e.name)
 	})
-	s.Handle("GET "+api.PathConnections, e.keeper.Connections)
-	s.Handle("GET "+api.PathSuspects, e.keeper.ListSuspects)
-	s.Handle("POST "+api.PathSuspects, e.keeper.SetSuspect)
-	s.Handle("DELETE "+api.PathSuspects, e.keeper.ClearSuspect)
+	s.Handle("GET "+api.PathConnections, e.sweeper.Connections)
+	s.Handle("GET "+api.PathSuspects, e.sweeper.ListSuspects)
+	s.Handle("POST "+api.PathSuspects, e.sweeper.SetSuspect)
+	s.Handle("DELETE "+api.PathSuspects, e.sweeper.ClearSuspect)
 	s.HandleRaw("GET "+api.PathTrace, e.tracer)
 	s.HandleRaw("GET "+api.PathMetrics, e.metricsHandler())
 	s.HandleRaw(api.NewFleetHandler(fleetAPI(e)))
@@ -50,7 +50,7 @@ func (e endpoints) routes() *api.Server {
 }
 
 func (e endpoints) metricsHandler() http.Handler {
-	own := []prometheus.Collector{e.keeper, e.bgp, &report.Metrics{
+	own := []prometheus.Collector{e.sweeper, e.bgp, &report.Metrics{
 		Tables: e.tables, NoCookie: e.clocks.NoCookie,
 		Refused:  func() bool { return e.outcome.Load().config.Error != "" },
 		Unsaved:  func() bool { return e.outcome.Load().unsaved != "" },
@@ -77,7 +77,7 @@ func (e endpoints) refuseWithoutFile() error {
 		return nil
 	}
 	ask := e.askControllers()
-	return api.BadRequest("this load balancer has no configuration file, as it runs by controllers: `%s apply -f FILE --dry-run` tells how the fleet differs from a file, "+
+	return api.BadRequest("this load balancer has no configuration file, as it runs by controllers: `%s apply -f FILE --dry-run` shows how the fleet differs from a file, "+
 		"`%s history` who changed what", ask, ask)
 }
 

@@ -96,7 +96,7 @@ func (c changing) save() {
 	s := c.state
 	saved := savedState{
 		Base: statefile.Fleet(s.Base), Running: statefile.Fleet(s.Running), Removed: s.Removed, Past: s.Past, Unhealthy: s.Unhealthy,
-		TakesPart: c.clocks.Known(), Revision: c.revision, Suspects: c.keeper.Suspects(),
+		TakesPart: c.clocks.Known(), Revision: c.revision, Suspects: c.sweeper.Suspects(),
 	}
 	saved.BGP, saved.Alone = c.bgp.Kept(), c.standIn.end != nil
 	if c.replication != nil {

@@ -53,7 +53,7 @@ func (c changing) applyState(controller string, message *ballastv1.State) error 
 		return nodeclient.ErrKnowsNothing
 	}
 	before, revision := c.state, c.revision
-	next, err := nodeclient.State{Node: before.Node, Unhealthy: c.standIn.told}.After(message)
+	next, err := nodeclient.State{Node: before.Node, Unhealthy: c.standIn.unhealthy}.After(message)
 	if err == nil && revision == 0 {
 		err = c.keeps(&next.Running)
 	}
@@ -68,13 +68,13 @@ func (c changing) applyState(controller string, message *ballastv1.State) error 
 		})
 		return err
 	}
-	c.standIn.told, c.standIn.current = next.Unhealthy, true
+	c.standIn.unhealthy, c.standIn.current = next.Unhealthy, true
 	c.note(func(o *outcome) { o.config = api.Config{Path: "controller " + controller} })
 	c.logChanges("controller "+controller, node.Diff(before.Running, next.Running))
 	c.controllers.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Applied{Applied: &ballastv1.Applied{Revision: message.Revision}}})
 	if first {
 		c.attachLate()
-		c.keeper.Recover()
+		c.sweeper.Recover()
 	}
 	return nil
 }

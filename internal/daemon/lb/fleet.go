@@ -131,7 +131,7 @@ func (f fleetAPI) ForgetNode(context.Context, string) ([]string, error) {
 }
 
 // errNoRing is why a load balancer tells nothing of the ring.
-var errNoRing = connect.NewError(connect.CodeFailedPrecondition, errors.New("a load balancer knows of the ring what controllers tell it: ask one of them"))
+var errNoRing = connect.NewError(connect.CodeFailedPrecondition, errors.New("a load balancer knows only what controllers send of the ring: ask one of them"))
 
 func (f fleetAPI) Replicas(context.Context) (*ballastv1.ListReplicasResponse, error) {
 	return nil, errNoRing

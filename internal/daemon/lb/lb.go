@@ -14,8 +14,8 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/lb/clocks"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/dataplane"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/decider"
-	"github.com/ballast-lb/ballast/internal/daemon/lb/keeper"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/replication"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/sweeper"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/tracing"
 	"github.com/ballast-lb/ballast/internal/daemon/revocations"
 	"github.com/ballast-lb/ballast/internal/linux/attach"
@@ -63,7 +63,7 @@ type parts struct {
 	tables      *dataplane.Tables
 	programs    programs
 	clocks      clocks.Clocks
-	keeper      *keeper.Keeper
+	sweeper     *sweeper.Sweeper
 	checks      *checks.Checks
 	tracer      *tracing.Tracer
 	local       *decider.Local                // with a file: decides in this process

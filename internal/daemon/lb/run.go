@@ -24,8 +24,8 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/lb/decider"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/desired"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/flowlog"
-	"github.com/ballast-lb/ballast/internal/daemon/lb/keeper"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/replication"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/sweeper"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/tracing"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/traffic"
 	"github.com/ballast-lb/ballast/internal/daemon/listen"
@@ -205,7 +205,7 @@ func (lb *lifecycle) start(interfaces []*net.Interface, flows *flowlog.Log) erro
 		announcer.Ring = lb.replication.NotReady
 	}
 	lb.bgp = bgp.New(announcer)
-	lb.keeper = keeper.New(keeper.Options{Tables: lb.tables, Flows: flows, Save: lb.saveState, Log: lb.log})
+	lb.sweeper = sweeper.New(sweeper.Options{Tables: lb.tables, Flows: flows, Save: lb.saveState, Log: lb.log})
 	lb.tracer = &tracing.Tracer{Tables: lb.tables, Log: lb.log}
 	lb.programs.attachments.Hooks = lb.tables.Path()
 	lb.programs.exits.Hooks, lb.programs.exits.Log = lb.tables.Path(), lb.log
@@ -231,7 +231,7 @@ func (lb *lifecycle) start(interfaces []*net.Interface, flows *flowlog.Log) erro
 func (lb *lifecycle) resume(saved *savedState) {
 	lb.owned.state = saved.state(lb.name)
 	lb.clocks.Load(saved.TakesPart)
-	lb.keeper.Load(saved.Suspects)
+	lb.sweeper.Load(saved.Suspects)
 	if lb.controllers != nil {
 		lb.owned.revision = saved.Revision
 		lb.controllers.Resume(saved.Revision)
@@ -255,8 +255,8 @@ func (lb *lifecycle) run(ctx context.Context, listener net.Listener, undo func()
 		running.Go(func() { lb.credentials.Watch(ctx, lb.log) })
 	}
 	running.Go(func() { lb.clocks.Probe(ctx, lb.tables, lb.onClocks) })
-	reclaimed := lb.keeper.Watch() // before anybody knows that we are here
-	running.Go(func() { lb.keeper.Run(ctx, reclaimed) })
+	reclaimed := lb.sweeper.Watch() // before anybody knows that we are here
+	running.Go(func() { lb.sweeper.Run(ctx, reclaimed) })
 	metrics, err := listen.TCP("serve metrics", lb.options.Metrics)
 	var agents net.Listener
 	if err == nil {

@@ -9,8 +9,8 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/daemon/lb/bgp"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/desired"
-	"github.com/ballast-lb/ballast/internal/daemon/lb/keeper"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/replication"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/sweeper"
 	"github.com/ballast-lb/ballast/internal/daemon/statefile"
 	"github.com/ballast-lb/ballast/internal/linux/bfd"
 	"github.com/ballast-lb/ballast/internal/machine/node"
@@ -28,7 +28,7 @@ type savedState struct {
 	Revision  uint64                    `json:"revision,omitempty"` // that controllers gave the state
 	Unhealthy map[string]node.Unhealthy `json:"unhealthy,omitempty"`
 	Alone     bool                      `json:"alone,omitempty"` // this load balancer has found Unhealthy, in place of controllers
-	Suspects  []keeper.Suspect          `json:"suspects,omitempty"`
+	Suspects  []sweeper.Suspect         `json:"suspects,omitempty"`
 
 	BGP         *bgp.Kept          `json:"bgp,omitempty"`
 	Replication *replication.State `json:"replication,omitempty"` // with controllers

@@ -38,10 +38,10 @@ func (o observer) obstacles(now *dataplane.Snapshot, programs attachedTo) (found
 	outcome := o.outcome.Load()
 	switch {
 	case !now.Followed && !now.Incomplete:
-		return append(found, "no controller has said yet what to forward, and no state was kept: what an earlier process left goes on untouched")
+		return append(found, "no controller has sent a state yet, and no state was kept: what an earlier process left goes on untouched")
 	case len(now.Places) > 0:
 	case o.controllers != nil && outcome.revision == 0:
-		found = append(found, "no controller has said yet what to forward, and no state was kept")
+		found = append(found, "no controller has sent a state yet, and no state was kept")
 	default:
 		found = append(found, "there is no service to forward for")
 	}
@@ -250,27 +250,27 @@ func pathMTUs(now *dataplane.Snapshot) *ballastv1.PathMTUs {
 			servers[path.MTU]++
 		}
 	}
-	told := &ballastv1.PathMTUs{}
+	sent := &ballastv1.PathMTUs{}
 	for mtu, count := range servers { // the smaller of two that as many have
-		if most := servers[uint16(told.Most)]; count > most || count == most && uint32(mtu) < told.Most {
-			told.Most = uint32(mtu)
+		if most := servers[uint16(sent.Most)]; count > most || count == most && uint32(mtu) < sent.Most {
+			sent.Most = uint32(mtu)
 		}
 	}
 	for server := range now.Receivers() {
 		path, known := now.Paths[server.Address]
-		if !known || uint32(path.MTU) == told.Most {
+		if !known || uint32(path.MTU) == sent.Most {
 			continue
 		}
-		if told.Others == nil {
-			told.Others = map[string]uint32{}
+		if sent.Others == nil {
+			sent.Others = map[string]uint32{}
 		}
-		if len(told.Others) == pathmtu.OthersMax {
-			told.Most = 0 // whose it is would not be known
+		if len(sent.Others) == pathmtu.OthersMax {
+			sent.Most = 0 // whose it is would not be known
 			break
 		}
-		told.Others[server.Address.String()] = uint32(path.MTU)
+		sent.Others[server.Address.String()] = uint32(path.MTU)
 	}
-	return told
+	return sent
 }
 
 // announcements are nil without BGP.
@@ -279,13 +279,13 @@ func (o observer) announcements() *ballastv1.Announcements {
 	if status == nil {
 		return nil
 	}
-	told := &ballastv1.Announcements{}
+	sent := &ballastv1.Announcements{}
 	for _, vip := range status.VIPs {
 		if len(vip.To) > 0 {
-			told.Vips = append(told.Vips, vip.VIP.Addr().String())
+			sent.Vips = append(sent.Vips, vip.VIP.Addr().String())
 		}
 	}
-	return told
+	return sent
 }
 
 func (o observer) services() ([]api.ServiceStatus, error) {

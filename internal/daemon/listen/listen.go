@@ -87,7 +87,7 @@ func (l *boundedListener) Accept() (net.Conn, error) {
 	c := &boundedConnection{Conn: connection, listener: l, peer: peerOf(connection.RemoteAddr().(*net.TCPAddr).AddrPort().Addr())}
 	if tooMany := l.enter(c); tooMany != nil {
 		l.once.Do(func() {
-			l.log.Warn(l.port+": more connections than are kept: the oldest of who has the most are closed; said once", "peer", tooMany.peer)
+			l.log.Warn(l.port+": more connections than are kept: the oldest of the client with the most are closed; logged once", "peer", tooMany.peer)
 		})
 		tooMany.Close()
 	}

@@ -36,7 +36,7 @@ var (
 	problemsMetric    = prometheus.NewDesc("ballast_problems", "Number of problems in the daemon's status.", nil, nil)
 	keyEpochMetric    = prometheus.NewDesc("ballast_key_epoch", "Epoch of the key that cookies are written with; absent without a key.", nil, nil)
 	revokedMetric     = prometheus.NewDesc("ballast_certificates_revoked", "Entries of the list of revoked certificates, as the daemon knows it: equal on all daemons.", nil, nil)
-	refusedMetric     = prometheus.NewDesc("ballast_certificates_refused_total", "Handshakes and requests refused, and connections cut, because the peer's certificate is revoked. If it grows, somebody uses one.", nil, nil)
+	refusedMetric     = prometheus.NewDesc("ballast_certificates_refused_total", "Handshakes and requests refused, and connections cut, because the peer's certificate is revoked. If it grows, one is in use.", nil, nil)
 	certificateMetric = prometheus.NewDesc("ballast_certificate_expiry_timestamp_seconds", "When a certificate expires: the daemon's own, or that of its authority.", []string{"certificate"}, nil)
 )
 

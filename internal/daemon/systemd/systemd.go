@@ -41,7 +41,7 @@ func Status(log *slog.Logger, text string) { notify(log, "STATUS="+line(text)) }
 
 func notify(log *slog.Logger, message string) {
 	if _, err := daemon.SdNotify(false, message); err != nil {
-		log.Warn("systemd is not told", "message", message, "error", err)
+		log.Warn("systemd is not notified", "message", message, "error", err)
 	}
 }
 

@@ -15,7 +15,7 @@
 // Host header (http, https) or the authority (grpc, grpcs).
 //
 // A connection goes to the VIP by the way that traffic takes, when Options.Dial can do that, so that a server whose tunnel,
-// agent or VIP is missing is found out too. Otherwise it goes straight to the server's address, and Result.Straight says why.
+// agent or VIP is missing is found out too. Otherwise it goes straight to the server's address, and Result.Direct says why.
 // Targets without a VIP are load balancers of the second tier: their own address is all there is.
 // Connections are reset when the check is done: an orderly end would leave thousands of ports waiting on this host. Those of http and https end
 // by FIN where the server has closed first.
@@ -101,7 +101,7 @@ const (
 
 // Remarks are what there is to say of a check besides whether it succeeded.
 type Remarks struct {
-	Straight   string // why it went straight to the server's address; empty: it took the way of traffic
+	Direct     string // why it went straight to the server's address; empty: it took the way of traffic
 	Cookie     Cookie
 	Unanswered bool // not even a refusal has come back
 	SentBy     int  // device that XDP redirected its first packet to, which was not answered; 0: it was, or the kernel sent it
@@ -135,7 +135,7 @@ type Options struct {
 	NewVerdict func(t *Target) Verdict
 	Timing     Timing
 	// Dial opens a connection to that port of the target's VIP by the way that traffic takes: by TCP, or with a hello by UDP, on which it sends that.
-	// Where remarks say Straight and nothing was tried, the prober connects to the server's address itself. Without Dial it always does.
+	// Where remarks say Direct and nothing was tried, the prober connects to the server's address itself. Without Dial it always does.
 	Dial func(ctx context.Context, t Target, port uint16, hello []byte) (conn net.Conn, remarks Remarks, err error)
 	// Changed is told each verdict that is new, at once. It is called from many goroutines, for one server in order, and
 	// perhaps once more for a target that has just been taken away.

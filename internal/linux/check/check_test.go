@@ -150,7 +150,7 @@ func TestChangesAreToldAtOnceAndWhatIsKnownCanBeAskedFor(t *testing.T) {
 	await.True(t, "both are healthy", func() bool { return p.last(1).Healthy && p.last(2).Healthy })
 	board.set(a.Address, "no route to host")
 	await.True(t, "server 1 is unhealthy", func() bool { return !p.last(1).Healthy })
-	if have := p.last(1); have.Service != "web" || have.Detail != "connect: no route to host" || have.Straight != "" {
+	if have := p.last(1); have.Service != "web" || have.Detail != "connect: no route to host" || have.Direct != "" {
 		t.Errorf("told %+v", have)
 	}
 	if have := p.All(); len(have) != 2 || have[0].Healthy || !have[1].Healthy || have[1].Detail != "" {
@@ -305,14 +305,14 @@ func TestACheckThatWentStraightSaysWhy(t *testing.T) {
 	listener := silent(t)
 	at := netip.MustParseAddrPort(listener)
 	p := startProber(t, Options{Dial: func(context.Context, Target, uint16, []byte) (net.Conn, Remarks, error) {
-		return nil, Remarks{Straight: "the VIP is this host's own"}, nil
+		return nil, Remarks{Direct: "the VIP is this host's own"}, nil
 	}})
 	s := server(1)
 	s.Address, s.Port = at.Addr(), at.Port()
 	s.Health.Timeout = model.Duration(patience)
 	p.Set([]Target{s})
 	await.True(t, "it is healthy", func() bool { return p.all(1).Healthy })
-	if have := p.all(1).Straight; have != "the VIP is this host's own" {
+	if have := p.all(1).Direct; have != "the VIP is this host's own" {
 		t.Errorf("straight because %q", have)
 	}
 }

@@ -45,7 +45,7 @@ func (p *Prober) attempt(ctx context.Context, t Target) (remarks Remarks, err er
 // ask makes one check. answered: there was a connection.
 func (p *Prober) ask(ctx context.Context, t Target) (remarks Remarks, answered bool, err error) {
 	if t.Health.Check == model.CheckExec {
-		return Remarks{Straight: "an exec check connects as its program likes"}, false, p.options.Exec.run(ctx, t)
+		return Remarks{Direct: "an exec check connects as its program likes"}, false, p.options.Exec.run(ctx, t)
 	}
 	hello := t.Hello(p.options.Random)
 	conn, remarks, err := p.connect(ctx, t, hello)
@@ -79,13 +79,13 @@ func (p *Prober) ask(ctx context.Context, t Target) (remarks Remarks, answered b
 // connect opens the connection, by the way of traffic or straight. With a hello it is one by UDP, on which that has been sent.
 func (p *Prober) connect(ctx context.Context, t Target, hello []byte) (conn net.Conn, remarks Remarks, err error) {
 	if t.VIP.IsValid() {
-		remarks.Straight = "no way to the VIP through the tunnel is set up"
+		remarks.Direct = "no way to the VIP through the tunnel is set up"
 	}
 	if p.options.Dial != nil {
 		conn, remarks, err = p.options.Dial(ctx, t, t.checkedPort(), hello)
-		tried := conn != nil || err != nil || remarks.Straight == ""
+		tried := conn != nil || err != nil || remarks.Direct == ""
 		if !t.VIP.IsValid() {
-			remarks.Straight = ""
+			remarks.Direct = ""
 		}
 		if tried {
 			return resetting(conn), remarks, err

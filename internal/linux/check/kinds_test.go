@@ -55,7 +55,7 @@ func expect(t *testing.T, p *Prober, target Target, part string) {
 		remarks, err := p.attempt(ctx, target)
 		tooShort := ctx.Err() != nil
 		cancel()
-		if remarks.Straight == "" {
+		if remarks.Direct == "" {
 			t.Error("a straight check does not say so")
 		}
 		if part == "" && err == nil || part != "" && err != nil && strings.Contains(err.Error(), part) {
@@ -172,13 +172,13 @@ func TestWithoutAVIPATargetIsAskedAtItsOwnAddress(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { asked <- r.Host }))
 	defer server.Close()
 	p := New(Options{Dial: func(context.Context, Target, uint16, []byte) (net.Conn, Remarks, error) {
-		return nil, Remarks{Straight: "its own address is all there is"}, nil
+		return nil, Remarks{Direct: "its own address is all there is"}, nil
 	}})
 	node := target(server.Listener.Addr().String(), model.Health{Check: model.CheckHTTP, Path: "/healthz"})
 	node.VIP = netip.Addr{}
 	remarks, err := p.attempt(t.Context(), node)
-	if remarks.Straight != "" || err != nil {
-		t.Fatalf("straight because %q, %v", remarks.Straight, err)
+	if remarks.Direct != "" || err != nil {
+		t.Fatalf("straight because %q, %v", remarks.Direct, err)
 	}
 	if host := <-asked; host != server.Listener.Addr().String() {
 		t.Errorf("asked for %s", host)

@@ -81,25 +81,25 @@ type Checks struct {
 
 // checkTarget is what Dial needs to know.
 type checkTarget struct {
-	straight string // why not through the tunnel
-	path     checkCheckPath
-	direct   checkCheckPath // of packets to the server itself, if XDP sends the first
-	vip      netip.Addr
-	server   netip.Addr
-	source   netip.Addr // of the connection; zero: the kernel's choice
-	mss      int
-	ports    []uint16 // nil: any
-	tunnel   bool     // packets are encapsulated: other ports than these stay in it
-	owns     func(client netip.AddrPort, port uint16, timestamp uint32) bool
-	placed   bool
+	whyNot string // why not through the tunnel
+	path   checkCheckPath
+	direct checkCheckPath // of packets to the server itself, if XDP sends the first
+	vip    netip.Addr
+	server netip.Addr
+	source netip.Addr // of the connection; zero: the kernel's choice
+	mss    int
+	ports  []uint16 // nil: any
+	tunnel bool     // packets are encapsulated: other ports than these stay in it
+	owns   func(client netip.AddrPort, port uint16, timestamp uint32) bool
+	placed bool
 }
 
-// whyStraight is why the port is not checked through the tunnel, empty: it is.
-func (t *checkTarget) whyStraight(port uint16) string {
-	if t.straight == "" && t.tunnel && !t.takes(port) {
+// whyDirect is why the port is not checked through the tunnel, empty: it is.
+func (t *checkTarget) whyDirect(port uint16) string {
+	if t.whyNot == "" && t.tunnel && !t.takes(port) {
 		return fmt.Sprintf("port %d is not the service's: agents leave it in the tunnel", port)
 	}
-	return t.straight
+	return t.whyNot
 }
 
 // takes tells whether the server's agent knows the port.
@@ -153,8 +153,8 @@ func (c *Checks) Set(targets map[Key]Target) error {
 	failed, err := c.attach(devices)
 	for key, made := range ready {
 		for _, device := range routes.vip(made.vip).devices {
-			if made.straight == "" && failed[device] != "" {
-				made.straight = failed[device]
+			if made.whyNot == "" && failed[device] != "" {
+				made.whyNot = failed[device]
 				ready[key] = made
 			}
 		}
@@ -188,19 +188,19 @@ func (c *Checks) attach(devices map[int]bool) (failed map[int]string, err error)
 	return failed, err
 }
 
-// Dial connects to the VIP's port at the target's server by TCP, or with a hello by UDP, and sends that. Remarks that say Straight: the server's own address has to do.
+// Dial connects to the VIP's port at the target's server by TCP, or with a hello by UDP, and sends that. Remarks that say Direct: the server's own address has to do.
 func (c *Checks) Dial(ctx context.Context, key Key, port uint16, hello []byte) (conn net.Conn, remarks check.Remarks, err error) {
-	straight := func(why string) (net.Conn, check.Remarks, error) { return nil, check.Remarks{Straight: why}, nil }
+	direct := func(why string) (net.Conn, check.Remarks, error) { return nil, check.Remarks{Direct: why}, nil }
 	c.mu.Lock()
 	target, ok := c.targets[key]
 	c.mu.Unlock()
-	switch why := target.whyStraight(port); {
+	switch why := target.whyDirect(port); {
 	case !ok:
-		return straight("its path is not set up yet")
+		return direct("its path is not set up yet")
 	case why != "" && c.byXDP(target.direct.Ifindex):
 		return c.dialDirect(ctx, &target, port, hello, why)
 	case why != "":
-		return straight(why)
+		return direct(why)
 	case target.path.Ifindex == 0:
 		return nil, remarks, errors.New("the next hop to the server is not known")
 	}
@@ -215,7 +215,7 @@ func (c *Checks) Dial(ctx context.Context, key Key, port uint16, hello []byte) (
 		return unprepared
 	})
 	if unprepared != nil { // says nothing about the server
-		return straight(unprepared.Error())
+		return direct(unprepared.Error())
 	}
 	if witness < 0 {
 		return nil, remarks, err
@@ -225,7 +225,7 @@ func (c *Checks) Dial(ctx context.Context, key Key, port uint16, hello []byte) (
 		if conn != nil {
 			conn.Close()
 		}
-		return straight(c.goStraight(key, fmt.Sprintf("packets to %s leave this host by another device than its route says, or by none", target.vip)))
+		return direct(c.goDirectly(key, fmt.Sprintf("packets to %s leave this host by another device than its route says, or by none", target.vip)))
 	}
 	if err == nil && hello == nil && target.owns != nil && target.takes(port) { // agents mark nothing else
 		if remarks.Cookie, err = c.readCookie(witness, conn, &target, port); err != nil {
@@ -296,12 +296,12 @@ func (c *Checks) sawPackets(fd int) bool {
 	return c.objects.Paths.Lookup(uint32(fd), &path) == nil && path.Packets > 0
 }
 
-// goStraight is for a target whose packets do not come by: until the next Set its checks go straight.
-func (c *Checks) goStraight(key Key, why string) string {
+// goDirectly is for a target whose packets do not come by: until the next Set its checks go straight.
+func (c *Checks) goDirectly(key Key, why string) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if target, ok := c.targets[key]; ok {
-		target.straight = why
+		target.whyNot = why
 		c.targets[key] = target
 	}
 	return why

@@ -41,7 +41,7 @@ func dial(ctx context.Context, source netip.Addr, to netip.AddrPort, hello []byt
 // dialDirect connects to the server's own address. The load balancer's program sends the first packet: it leaves by the device that clients' packets
 // leave by, if this host's route to the server does.
 func (c *Checks) dialDirect(ctx context.Context, target *checkTarget, port uint16, hello []byte, why string) (net.Conn, check.Remarks, error) {
-	remarks := check.Remarks{Straight: why, SentBy: int(target.direct.Ifindex)}
+	remarks := check.Remarks{Direct: why, SentBy: int(target.direct.Ifindex)}
 	conn, err := dial(ctx, netip.Addr{}, netip.AddrPortFrom(target.server, port), hello, func(fd int) error {
 		return c.objects.Paths.Put(uint32(fd), target.direct)
 	})

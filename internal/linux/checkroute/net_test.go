@@ -196,8 +196,8 @@ func (n *checkNet) fetch(server int, port uint16) (who string, err error) {
 	defer cancel()
 	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		conn, remarks, err := n.dial(ctx, n.key(server), port, nil)
-		if err == nil && remarks.Straight != "" {
-			err = fmt.Errorf("straight: %s", remarks.Straight)
+		if err == nil && remarks.Direct != "" {
+			err = fmt.Errorf("straight: %s", remarks.Direct)
 		}
 		return conn, err
 	}}
@@ -352,8 +352,8 @@ func TestTheCookieOfAPortThatIsNotTheServicesIsNotLookedAt(t *testing.T) {
 			if conn != nil {
 				conn.Close()
 			}
-			if remarks.Straight != "" || !errors.Is(err, test.want) {
-				t.Errorf("port %d of %s: %v, want %v; straight because of %q", test.port, n.name(i), err, test.want, remarks.Straight)
+			if remarks.Direct != "" || !errors.Is(err, test.want) {
+				t.Errorf("port %d of %s: %v, want %v; straight because of %q", test.port, n.name(i), err, test.want, remarks.Direct)
 			}
 		}
 	}
@@ -434,8 +434,8 @@ func (n *checkNet) probe(vip netip.Addr) *probing {
 	n.Cleanup(func() { cancel(); <-ended })
 	for i := range n.servers {
 		n.await(n.name(i)+" is healthy", func() bool { return p.result(i).Healthy })
-		if have := p.result(i); have.Straight != "" {
-			n.Errorf("%s is checked straight: %s", n.name(i), have.Straight)
+		if have := p.result(i); have.Direct != "" {
+			n.Errorf("%s is checked straight: %s", n.name(i), have.Direct)
 		}
 	}
 	return p

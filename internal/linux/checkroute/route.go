@@ -27,8 +27,8 @@ type checkRoutes struct {
 
 // vipRoute is where packets to a VIP go without us.
 type vipRoute struct {
-	straight string // why they cannot be made use of
-	devices  []int
+	whyNot  string // why they cannot be made use of
+	devices []int
 }
 
 // returnDevice is a device as plan.Path names it.
@@ -50,19 +50,19 @@ func (r *checkRoutes) prepare(t *Target) checkTarget {
 	}
 	switch {
 	case !t.VIP.IsValid():
-		made.straight = "its own address is all there is"
+		made.whyNot = "its own address is all there is"
 	case t.Forward == model.ForwardNAT:
-		made.straight = "forward: nat leads to the server's own address anyway"
+		made.whyNot = "forward: nat leads to the server's own address anyway"
 	case t.Return == model.ReturnThrough:
-		made.straight = "with return: through the server's answer would have to pass the load balancer"
+		made.whyNot = "with return: through the server's answer would have to pass the load balancer"
 	default:
-		made.straight = r.vip(t.VIP).straight
+		made.whyNot = r.vip(t.VIP).whyNot
 	}
-	if made.straight != "" || t.Path.Ifindex == 0 {
+	if made.whyNot != "" || t.Path.Ifindex == 0 {
 		return made
 	}
 	back := r.device(t.Path)
-	if made.straight = r.answersWouldBeDropped(t.VIP, back); made.straight != "" {
+	if made.whyNot = r.answersWouldBeDropped(t.VIP, back); made.whyNot != "" {
 		return made
 	}
 	made.source = sourceFor(t.VIP, t.Path, back)
@@ -80,10 +80,10 @@ func (r *checkRoutes) prepare(t *Target) checkTarget {
 
 // leavesBy are the devices that packets of a target's checks leave by and that the program must run on. byXDP: of those to the server's own address, too.
 func (r *checkRoutes) leavesBy(made *checkTarget, byXDP bool) (devices []int) {
-	if made.straight == "" {
+	if made.whyNot == "" {
 		devices = slices.Clone(r.vip(made.vip).devices)
 	}
-	if byXDP && (made.straight != "" || made.ports != nil) { // other ports are checked there
+	if byXDP && (made.whyNot != "" || made.ports != nil) { // other ports are checked there
 		devices = append(devices, r.vip(made.server).devices...)
 	}
 	return devices
@@ -102,12 +102,12 @@ func (r *checkRoutes) vip(vip netip.Addr) vipRoute {
 func (r *checkRoutes) lookUp(vip netip.Addr) (found vipRoute) {
 	// A packet whose next hop is not resolved waits in the kernel and never comes by.
 	if _, err := r.resolver.Lookup(vip); err != nil {
-		found.straight = fmt.Sprintf("no way out to the VIP: %v", err)
+		found.whyNot = fmt.Sprintf("no way out to the VIP: %v", err)
 		return found
 	}
 	routes, err := netlink.RouteGetWithOptions(vip.AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
 	if err != nil || len(routes) == 0 {
-		found.straight = fmt.Sprintf("no way out to the VIP: look up its route: %v", err)
+		found.whyNot = fmt.Sprintf("no way out to the VIP: look up its route: %v", err)
 		return found
 	}
 	for _, route := range routes {
@@ -122,7 +122,7 @@ func (r *checkRoutes) lookUp(vip netip.Addr) (found vipRoute) {
 	found.devices = slices.Compact(found.devices)
 	for _, device := range found.devices {
 		if l, err := netlink.LinkByIndex(device); err != nil || len(l.Attrs().HardwareAddr) != 6 {
-			found.straight = fmt.Sprintf("the route to %s leads to device %d, which is no Ethernet", vip, device)
+			found.whyNot = fmt.Sprintf("the route to %s leads to device %d, which is no Ethernet", vip, device)
 		}
 	}
 	return found

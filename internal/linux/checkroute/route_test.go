@@ -106,8 +106,8 @@ func (n *checkNet) straight(what string, key checkroute.Key, reason string) {
 	if conn != nil {
 		conn.Close()
 	}
-	if err != nil || reason == "" && remarks.Straight != "" || !strings.Contains(remarks.Straight, reason) {
-		n.Errorf("%s: straight because of %q, want %q (%v)", what, remarks.Straight, reason, err)
+	if err != nil || reason == "" && remarks.Direct != "" || !strings.Contains(remarks.Direct, reason) {
+		n.Errorf("%s: straight because of %q, want %q (%v)", what, remarks.Direct, reason, err)
 	}
 }
 
@@ -167,7 +167,7 @@ func TestAServerThatCannotBeReachedIsNotDialled(t *testing.T) {
 	n := newCheckNet(t)
 	n.set(n.servers[0].vips[0], false, func(target *checkroute.Target) { target.Path = plan.Path{} })
 	_, remarks, err := n.dial(t.Context(), n.key(0), plainPort, nil)
-	if remarks.Straight != "" || err == nil || !strings.Contains(err.Error(), "next hop") {
-		t.Errorf("straight %q, error %v", remarks.Straight, err)
+	if remarks.Direct != "" || err == nil || !strings.Contains(err.Error(), "next hop") {
+		t.Errorf("straight %q, error %v", remarks.Direct, err)
 	}
 }

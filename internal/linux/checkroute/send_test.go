@@ -119,18 +119,18 @@ func (n *checkNet) connect(server int, port uint16, hello []byte) (straight stri
 	defer cancel()
 	conn, remarks, err := n.dial(ctx, n.key(server), port, hello)
 	if err != nil || conn == nil {
-		return remarks.Straight, err
+		return remarks.Direct, err
 	}
 	defer conn.Close()
 	if hello != nil {
 		if err := conn.SetDeadline(time.Now().Add(progtest.Deadline)); err != nil {
-			return remarks.Straight, err
+			return remarks.Direct, err
 		}
 		if _, err := conn.Read(make([]byte, 100)); err != nil {
-			return remarks.Straight, err
+			return remarks.Direct, err
 		}
 	}
-	return remarks.Straight, nil
+	return remarks.Direct, nil
 }
 
 func TestTheLoadBalancersProgramSendsTheFirstPacketOfAChecksConnection(t *testing.T) {

@@ -51,7 +51,7 @@ func TestChecksByUDPReachTheirServerByTheWayOfTraffic(t *testing.T) {
 					ctx, cancel := context.WithTimeout(t.Context(), progtest.Deadline)
 					conn, remarks, err := n.dial(ctx, n.key(i), plainPort, make([]byte, 1200))
 					cancel()
-					if err != nil || remarks.Straight != "" {
+					if err != nil || remarks.Direct != "" {
 						t.Fatalf("%s to %s, server IPv6 %v: %+v, %v", forward, vip, ipv6, remarks, err)
 					}
 					progtest.Check(t, conn.SetDeadline(time.Now().Add(progtest.Deadline)))

@@ -201,7 +201,7 @@ func (lb *LB) Know(device *net.Interface) error {
 	value := lbInterface{Ifindex: uint32(device.Index)}
 	copy(value.Mac[:], device.HardwareAddr)
 	if err := lb.know(value); err != nil {
-		return fmt.Errorf("tell the address of %s: %w", device.Name, err)
+		return fmt.Errorf("look up the address of %s: %w", device.Name, err)
 	}
 	return nil
 }

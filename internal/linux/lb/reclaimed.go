@@ -29,7 +29,7 @@ func (lb *LB) WatchReclaimed() (*Reclaimed, error) {
 	r := &Reclaimed{lb: lb, reader: reader}
 	r.close = sync.OnceValue(func() error { return errors.Join(lb.objects.LogEnded.Set(uint32(0)), reader.Close()) })
 	if err := lb.objects.LogEnded.Set(uint32(1)); err != nil {
-		return nil, errors.Join(fmt.Errorf("let the data path tell of ended connections: %w", err), r.Close())
+		return nil, errors.Join(fmt.Errorf("let the data path report ended connections: %w", err), r.Close())
 	}
 	return r, nil
 }

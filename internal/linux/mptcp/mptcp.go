@@ -173,7 +173,7 @@ func Obstacles() (found []string) {
 		return []string{ErrUnknown.Error() + ": another kernel, or no mptcp for the service"}
 	}
 	if err == nil && enabled == 0 {
-		found = append(found, "net.mptcp.enabled is 0: no application here speaks MPTCP: sysctl -w net.mptcp.enabled=1")
+		found = append(found, "net.mptcp.enabled is 0: no application here can use MPTCP: sysctl -w net.mptcp.enabled=1")
 	}
 	if manager, err := sysctl("pm_type"); err == nil && manager != 0 {
 		found = append(found, fmt.Sprintf("net.mptcp.pm_type is %d: the kernel announces nothing to new connections: sysctl -w net.mptcp.pm_type=0", manager))

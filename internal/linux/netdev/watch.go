@@ -41,7 +41,7 @@ func receive(ctx context.Context, socket *nl.NetlinkSocket, news chan<- struct{}
 		}
 		matters := err != nil // messages were lost; the socket goes on
 		for _, message := range messages {
-			matters = matters || message.Header.Type != unix.RTM_NEWNEIGH || !underWay(message.Data)
+			matters = matters || message.Header.Type != unix.RTM_NEWNEIGH || !inProgress(message.Data)
 		}
 		if matters {
 			select {
@@ -55,8 +55,8 @@ func receive(ctx context.Context, socket *nl.NetlinkSocket, news chan<- struct{}
 	}
 }
 
-// underWay says that a neighbour is about to be resolved: more news will follow.
-func underWay(message []byte) bool {
+// inProgress says that a neighbour is about to be resolved: more news will follow.
+func inProgress(message []byte) bool {
 	neighbour, err := netlink.NeighDeserialize(message)
 	return err == nil && neighbour.State&(usable|netlink.NUD_FAILED) == 0
 }

@@ -286,7 +286,7 @@ func (s *Server) Attach(device *net.Interface, mode attach.XDPMode) (got attach.
 	copy(value.Mac[:], device.HardwareAddr)
 	if err := s.objects.Interfaces.Put(uint32(device.Index), value); err != nil {
 		undo = nil
-		return "", fmt.Errorf("tell the address of %s: %w", device.Name, err)
+		return "", fmt.Errorf("look up the address of %s: %w", device.Name, err)
 	}
 	for _, place := range s.places(device.Index) {
 		s.pins.Ask(place.Hook.Name, device.Index)

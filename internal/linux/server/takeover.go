@@ -12,7 +12,7 @@ import (
 )
 
 // RefusesMultipath says why no connections come to be at a listener, and the remedy.
-const RefusesMultipath = "the listener speaks MPTCP, and the kernel takes connections over for plain TCP alone: start the application with " +
+const RefusesMultipath = "the listener uses MPTCP, and the kernel takes connections over for plain TCP alone: start the application with " +
 	"GODEBUG=multipathtcp=0 if it is written in Go, or set net.mptcp.enabled to 0 and start it again"
 
 // TakesOver says why connections that load balancers begin (session tls) do not come to be here: as bpf/server/takeover/take_over.h needs it. nil: they do.

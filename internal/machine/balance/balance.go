@@ -39,8 +39,8 @@ const (
 	mostRequests    = 1e9             // that a report can claim
 )
 
-// Told is what an agent, or the application's endpoint, says of one server. A report replaces the one before by the same teller.
-type Told struct {
+// Report is what an agent, or the application's endpoint, says of one server. A report replaces the one before by the same teller.
+type Report struct {
 	Connections uint32  // open and accepted, now
 	AcceptQueue uint32  // waiting to be accepted, now
 	MeanQueue   float64 // mean of Connections + AcceptQueue, or of outstanding requests, since the report before
@@ -77,13 +77,13 @@ type Service struct {
 
 // report is the last that one teller said, and how many requests the server answered and failed of late: decayed.
 type report struct {
-	Told
+	Report
 	at               time.Time
 	answered, failed float64
 }
 
-// Told takes a report of an agent or of the application's endpoint.
-func (s *Service) Told(now time.Time, id uint16, t Told) {
+// Report takes a report of an agent or of the application's endpoint.
+func (s *Service) Report(now time.Time, id uint16, t Report) {
 	reports := &s.agents
 	if t.FromEndpoint {
 		reports = &s.endpoints
@@ -99,7 +99,7 @@ func (s *Service) Told(now time.Time, id uint16, t Told) {
 	remains := decay(now.Sub(r.at))
 	r.answered = r.answered*remains + float64(t.Answered)
 	r.failed = r.failed*remains + float64(t.Failed)
-	r.Told, r.at = sane(t), now
+	r.Report, r.at = sane(t), now
 }
 
 // decay is the part of the evidence that is left after some time.
@@ -108,7 +108,7 @@ func decay(after time.Duration) float64 {
 }
 
 // sane drops what cannot be: tellers are other programs, on machines that may be broken.
-func sane(t Told) Told {
+func sane(t Report) Report {
 	if !(t.MeanQueue >= 0 && t.MeanQueue <= mostRequests) {
 		t.HasQueue, t.MeanQueue = false, 0
 	}

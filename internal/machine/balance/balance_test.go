@@ -35,9 +35,9 @@ func statusOf(s *Service, at time.Time, svc *model.Service, id uint16) Status {
 	return s.Status(at, svc, server)
 }
 
-func queue(mean float64) Told { return Told{MeanQueue: mean, HasQueue: true} }
+func queue(mean float64) Report { return Report{MeanQueue: mean, HasQueue: true} }
 
-func cpu(permille uint16) Told { return Told{CPUPermille: permille, CPUs: 1, HasCPU: true} }
+func cpu(permille uint16) Report { return Report{CPUPermille: permille, CPUs: 1, HasCPU: true} }
 
 func weights(shares []model.Share) (out []uint16) {
 	for _, share := range shares {
@@ -64,7 +64,7 @@ func TestWeightsFollowTheMeanQueueThatAgentsTell(t *testing.T) {
 	} {
 		var s Service
 		for i, q := range []float64{5, 10, 20, 40} {
-			s.Told(start, uint16(i+1), queue(q))
+			s.Report(start, uint16(i+1), queue(q))
 		}
 		expect(t, s.Weigh(start, newService(c.dispatch, model.LoadConnections, 4)), c.want...)
 	}
@@ -72,11 +72,11 @@ func TestWeightsFollowTheMeanQueueThatAgentsTell(t *testing.T) {
 
 func TestWeightsFollowTheCPUAndItsSize(t *testing.T) {
 	var s Service
-	s.Told(start, 1, Told{HasCPU: true, CPUPermille: 500, CPUs: 4})    // 2 CPUs left
-	s.Told(start, 2, Told{HasCPU: true, CPUPermille: 0, CPUs: 1})      // 1
-	s.Told(start, 3, Told{HasCPU: true, CPUPermille: 500, CPUs: 1})    // 0.5
-	s.Told(start, 4, Told{HasCPU: true, CPUPermille: 0, CPUs: 0.25})   // 0.25
-	s.Told(start, 5, Told{HasCPU: true, CPUPermille: 1000, CPUs: 128}) // 0
+	s.Report(start, 1, Report{HasCPU: true, CPUPermille: 500, CPUs: 4})    // 2 CPUs left
+	s.Report(start, 2, Report{HasCPU: true, CPUPermille: 0, CPUs: 1})      // 1
+	s.Report(start, 3, Report{HasCPU: true, CPUPermille: 500, CPUs: 1})    // 0.5
+	s.Report(start, 4, Report{HasCPU: true, CPUPermille: 0, CPUs: 0.25})   // 0.25
+	s.Report(start, 5, Report{HasCPU: true, CPUPermille: 1000, CPUs: 128}) // 0
 	expect(t, s.Weigh(start, newService(model.DispatchAWFD, model.LoadCPU, 5)), 4, 2, 1, 0, 0)
 	expect(t, s.Weigh(start, newService(model.DispatchAWRR, model.LoadCPU, 5)), 9, 20, 9, 20, 6) // by U alone: Cheetah's L
 }
@@ -84,8 +84,8 @@ func TestWeightsFollowTheCPUAndItsSize(t *testing.T) {
 func TestApplicationsThatOnlyKnowTheirCPUAreWeighedByIt(t *testing.T) {
 	var s Service
 	for id, permille := range []uint16{200, 600} {
-		s.Told(start, uint16(id+1), Told{FromEndpoint: true, HasCPU: true, CPUPermille: permille})
-		s.Told(start, uint16(id+1), queue(10))
+		s.Report(start, uint16(id+1), Report{FromEndpoint: true, HasCPU: true, CPUPermille: permille})
+		s.Report(start, uint16(id+1), queue(10))
 	}
 	expect(t, s.Weigh(start, newService(model.DispatchAWFD, model.LoadEndpoint, 2)), 4, 2)
 }
@@ -94,17 +94,17 @@ func TestWeightsOfServersCountAsTheirSize(t *testing.T) {
 	var s Service
 	svc := newService(model.DispatchAWFD, model.LoadConnections, 2)
 	svc.Servers[1].Weight = 4
-	s.Told(start, 1, queue(10))
-	s.Told(start, 2, queue(40))
+	s.Report(start, 1, queue(10))
+	s.Report(start, 2, queue(40))
 	expect(t, s.Weigh(start, svc), 4, 4)
-	s.Told(start, 2, queue(20))
+	s.Report(start, 2, queue(20))
 	expect(t, s.Weigh(start, svc), 2, 4)
 }
 
 func TestCapacityToldByTheApplicationCountsAsItsSize(t *testing.T) {
 	var s Service
 	for id, size := range []float64{limit, 2 * limit, 0} {
-		s.Told(start, uint16(id+1), Told{FromEndpoint: true, HasQueue: true, MeanQueue: 10, Capacity: size})
+		s.Report(start, uint16(id+1), Report{FromEndpoint: true, HasQueue: true, MeanQueue: 10, Capacity: size})
 	}
 	expect(t, s.Weigh(start, newService(model.DispatchAWFD, model.LoadEndpoint, 3)), 2, 4, 2)
 }
@@ -114,8 +114,8 @@ func TestAnIdlePoolGivesEqualWeights(t *testing.T) {
 		for _, dispatch := range []model.Dispatch{model.DispatchAWRR, model.DispatchAWFD, model.DispatchLCF} {
 			var s Service
 			for id := uint16(1); id <= 5; id++ {
-				s.Told(start, id, Told{HasQueue: true, HasCPU: true, CPUs: 2, CPUPermille: 0, MeanQueue: float64(id) / 10})
-				s.Told(start, id, Told{HasQueue: true, FromEndpoint: true, MeanQueue: float64(id) / 10})
+				s.Report(start, id, Report{HasQueue: true, HasCPU: true, CPUs: 2, CPUPermille: 0, MeanQueue: float64(id) / 10})
+				s.Report(start, id, Report{HasQueue: true, FromEndpoint: true, MeanQueue: float64(id) / 10})
 				s.Seen(start, "lb1", id, Seen{Connections: 7, Closed: 7, Packets: 99})
 			}
 			got := weights(s.Weigh(start, newService(dispatch, source, 5)))
@@ -141,8 +141,8 @@ func TestWithoutAnyKnowledgeAllServersAreAlike(t *testing.T) {
 
 func TestAServerThatNothingIsKnownOfCountsAsTheMean(t *testing.T) {
 	var s Service
-	s.Told(start, 1, queue(10))
-	s.Told(start, 2, queue(30))
+	s.Report(start, 1, queue(10))
+	s.Report(start, 2, queue(30))
 	expect(t, s.Weigh(start, newService(model.DispatchAWFD, model.LoadConnections, 3)), 4, 1, 2) // as if it had 20
 }
 
@@ -155,10 +155,10 @@ func TestAStaleSourceGivesWayToTheNext(t *testing.T) {
 	svc := newService(model.DispatchAWFD, model.LoadEndpoint, 2)
 	told := func(at time.Time, id uint16, endpoint, agent float64, open uint64) {
 		if endpoint >= 0 {
-			s.Told(at, id, Told{FromEndpoint: true, HasQueue: true, MeanQueue: endpoint})
+			s.Report(at, id, Report{FromEndpoint: true, HasQueue: true, MeanQueue: endpoint})
 		}
 		if agent >= 0 {
-			s.Told(at, id, queue(agent))
+			s.Report(at, id, queue(agent))
 		}
 		s.Seen(at, "lb1", id, Seen{Connections: open, Packets: 10 * open})
 	}
@@ -192,8 +192,8 @@ func TestASourceIsFreshForThreeLongIntervals(t *testing.T) {
 	var s Service
 	svc := newService(model.DispatchAWFD, model.LoadConnections, 2)
 	svc.Load.Interval = model.Duration(2 * time.Second)
-	s.Told(start, 1, queue(10))
-	s.Told(start, 2, queue(20))
+	s.Report(start, 1, queue(10))
+	s.Report(start, 2, queue(20))
 	expect(t, s.Weigh(start.Add(6*time.Second), svc), 4, 2)
 	expect(t, s.Weigh(start.Add(6*time.Second+1), svc), 4, 4)
 }
@@ -213,7 +213,7 @@ func TestWhatAnAgentSaidLongAgoIsFreshOnlyWhereNobodyDecidesByIt(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			var s Service
 			svc := newService(model.DispatchHash, model.LoadConnections, 2)
-			s.Told(start, 1, queue(10))
+			s.Report(start, 1, queue(10))
 			svc.Dispatch, svc.Servers[0].State = c.dispatch, c.state
 			have := statusOf(&s, start.Add(3*time.Duration(model.IdleLoadInterval)), svc, 1)
 			if have.Exact != c.exact || (have.Source == "connections") != c.exact {
@@ -232,7 +232,7 @@ func TestSourcesThatCountDifferentThingsAreSetInProportion(t *testing.T) {
 	for id, open := range []uint64{100, 200, 400} {
 		s.Seen(start, "lb1", uint16(id+1), Seen{Connections: open, Packets: 10 * open})
 		if id < 2 {
-			s.Told(start, uint16(id+1), Told{FromEndpoint: true, HasQueue: true, MeanQueue: float64(open) / 10})
+			s.Report(start, uint16(id+1), Report{FromEndpoint: true, HasQueue: true, MeanQueue: float64(open) / 10})
 		}
 	}
 	expect(t, s.Weigh(start, newService(model.DispatchAWFD, model.LoadEndpoint, 3)), 4, 2, 1)
@@ -244,7 +244,7 @@ func TestServersWithoutCPUReportsAreComparedByTheirConnections(t *testing.T) {
 		told := cpu(permille)
 		told.HasCPU = id < 2
 		told.HasQueue, told.MeanQueue = true, []float64{10, 20, 30}[id]
-		s.Told(start, uint16(id+1), told)
+		s.Report(start, uint16(id+1), told)
 	}
 	expect(t, s.Weigh(start, newService(model.DispatchAWFD, model.LoadCPU, 3)), 4, 2, 1) // 0.75, 0.5 and, as 0.75 is in use, 0.25
 }
@@ -254,7 +254,7 @@ func TestServersThatTakeNoNewConnectionsNeverAppear(t *testing.T) {
 	svc.Servers[0].State, svc.Servers[1].State, svc.Servers[2].Weight = model.StateDraining, model.StateOff, 0
 	var s Service
 	for id := uint16(1); id <= 5; id++ {
-		s.Told(start, id, queue(float64(id)))
+		s.Report(start, id, queue(float64(id)))
 	}
 	shares := s.Weigh(start, svc)
 	if len(shares) != 1 || shares[0].ID != 4 || shares[0].Weight == 0 {
@@ -267,7 +267,7 @@ func TestServersThatTakeNoNewConnectionsNeverAppear(t *testing.T) {
 
 func TestPoliciesThatDoNotFollowLoadHaveNoWeights(t *testing.T) {
 	var s Service
-	s.Told(start, 1, queue(10))
+	s.Report(start, 1, queue(10))
 	if have := s.Weigh(start, newService(model.DispatchRR, model.LoadConnections, 2)); have != nil {
 		t.Errorf("have %v", have)
 	}
@@ -283,14 +283,14 @@ func TestAServerThatFailsFastLosesWeight(t *testing.T) {
 		var s Service
 		svc := newService(dispatch, model.LoadEndpoint, 4)
 		for id := uint16(1); id <= 4; id++ {
-			s.Told(start, id, Told{FromEndpoint: true, HasQueue: true, MeanQueue: 20, Answered: 1000})
+			s.Report(start, id, Report{FromEndpoint: true, HasQueue: true, MeanQueue: 20, Answered: 1000})
 		}
 		before := weights(s.Weigh(start, svc))
 		now := start.Add(interval)
 		for id := uint16(2); id <= 4; id++ {
-			s.Told(now, id, Told{FromEndpoint: true, HasQueue: true, MeanQueue: 20, Answered: 1000})
+			s.Report(now, id, Report{FromEndpoint: true, HasQueue: true, MeanQueue: 20, Answered: 1000})
 		}
-		s.Told(now, 1, Told{FromEndpoint: true, HasQueue: true, MeanQueue: 0, Answered: 10, Failed: 5000})
+		s.Report(now, 1, Report{FromEndpoint: true, HasQueue: true, MeanQueue: 0, Answered: 10, Failed: 5000})
 		after := weights(s.Weigh(now, svc))
 		if after[0] >= before[0] || after[0] >= after[1] {
 			t.Errorf("%s: %v, then %v", dispatch, before, after)
@@ -301,22 +301,22 @@ func TestAServerThatFailsFastLosesWeight(t *testing.T) {
 func TestAServerThatFailedIsTriedAgain(t *testing.T) {
 	var s Service
 	svc := newService(model.DispatchAWFD, model.LoadEndpoint, 2)
-	s.Told(start, 1, Told{FromEndpoint: true, HasQueue: true, Failed: 1000})
-	s.Told(start, 2, Told{FromEndpoint: true, HasQueue: true, MeanQueue: 1})
+	s.Report(start, 1, Report{FromEndpoint: true, HasQueue: true, Failed: 1000})
+	s.Report(start, 2, Report{FromEndpoint: true, HasQueue: true, MeanQueue: 1})
 	expect(t, s.Weigh(start, svc), 0, 4)
 	later := start.Add(30 * time.Second)
-	s.Told(later, 1, Told{FromEndpoint: true, HasQueue: true})
-	s.Told(later, 2, Told{FromEndpoint: true, HasQueue: true, MeanQueue: 4})
+	s.Report(later, 1, Report{FromEndpoint: true, HasQueue: true})
+	s.Report(later, 2, Report{FromEndpoint: true, HasQueue: true, MeanQueue: 4})
 	expect(t, s.Weigh(later, svc), 4, 1)
 }
 
 func TestOneFailingServerDoesNotHideHowTheOthersDiffer(t *testing.T) {
 	var s Service
-	s.Told(start, 1, Told{FromEndpoint: true, HasQueue: true, Failed: math.MaxUint64})
+	s.Report(start, 1, Report{FromEndpoint: true, HasQueue: true, Failed: math.MaxUint64})
 	for id := uint16(2); id <= 9; id++ {
-		s.Told(start, id, Told{FromEndpoint: true, HasQueue: true, MeanQueue: 10})
+		s.Report(start, id, Report{FromEndpoint: true, HasQueue: true, MeanQueue: 10})
 	}
-	s.Told(start, 10, Told{FromEndpoint: true, HasQueue: true, MeanQueue: 40})
+	s.Report(start, 10, Report{FromEndpoint: true, HasQueue: true, MeanQueue: 40})
 	got := weights(s.Weigh(start, newService(model.DispatchAWRR, model.LoadEndpoint, 10)))
 	if got[0] > 5 || got[9] > 9 || got[1] < 12 {
 		t.Errorf("have %v", got)
@@ -327,7 +327,7 @@ func BenchmarkWeighThousandServers(b *testing.B) {
 	var s Service
 	svc := newService(model.DispatchAWFD, model.LoadConnections, 1000)
 	for id := uint16(1); id <= 1000; id++ {
-		s.Told(start, id, queue(float64(id%50)))
+		s.Report(start, id, queue(float64(id%50)))
 		s.Seen(start, "lb1", id, Seen{Connections: 100})
 	}
 	for b.Loop() {

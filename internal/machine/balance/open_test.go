@@ -12,9 +12,9 @@ import (
 func TestCountsAreOfAgentsThatReportedOfLate(t *testing.T) {
 	var s Service
 	svc := newService(model.DispatchLeast, model.LoadConnections, 3)
-	s.Told(start, 1, Told{HasQueue: true, Connections: 7, AcceptQueue: 2})
-	s.Told(start.Add(time.Minute), 2, Told{HasQueue: true, Connections: 4})
-	s.Told(start.Add(time.Minute), 3, Told{HasCPU: true, CPUs: 1})
+	s.Report(start, 1, Report{HasQueue: true, Connections: 7, AcceptQueue: 2})
+	s.Report(start.Add(time.Minute), 2, Report{HasQueue: true, Connections: 4})
+	s.Report(start.Add(time.Minute), 3, Report{HasCPU: true, CPUs: 1})
 	if have := s.Counts(start, svc); have[1] != 9 {
 		t.Errorf("counts %v", have)
 	}
@@ -69,7 +69,7 @@ func TestWhatLoadBalancersChooseByIsShownWhereNoAgentCounts(t *testing.T) {
 	if status = statusOf(&s, start, svc, 1); status.Exact || *status.Connections != 2000 {
 		t.Errorf("draining: %d, exact: %t; want all that did not end", *status.Connections, status.Exact)
 	}
-	s.Told(start, 1, Told{HasQueue: true, Connections: 2})
+	s.Report(start, 1, Report{HasQueue: true, Connections: 2})
 	if status = statusOf(&s, start, svc, 1); !status.Exact || *status.Connections != 2 {
 		t.Errorf("%d, exact: %t; want a count of 2", *status.Connections, status.Exact)
 	}

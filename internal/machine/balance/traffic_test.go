@@ -80,7 +80,7 @@ func TestIdleConnectionsAreLeftWithEveryPolicyAndWhatNobodyReportsIsNotKnown(t *
 		if have := statusOf(&s, start, svc, 1); have.Connections != nil {
 			t.Errorf("%s: %d open before anybody has said anything", dispatch, *have.Connections)
 		}
-		s.Told(start, 1, queue(6))
+		s.Report(start, 1, queue(6))
 		s.Seen(start, "lb1", 1, Seen{Connections: 10, Closed: 4})
 		if have := statusOf(&s, start.Add(10*time.Second), svc, 1); have.Connections == nil || *have.Connections != 6 || have.Exact {
 			t.Errorf("%s: have %+v after the agent's end, want about 6 connections", dispatch, have)
@@ -95,13 +95,13 @@ func TestAServerThatRefusesConnectionsLosesWeight(t *testing.T) {
 	var s Service
 	svc := newService(model.DispatchAWFD, model.LoadConnections, 2)
 	for id := uint16(1); id <= 2; id++ {
-		s.Told(start, id, queue(10))
+		s.Report(start, id, queue(10))
 		s.Seen(start, "lb1", id, Seen{Connections: 1e6, Closed: 1e6, Packets: 8e6})
 	}
 	expect(t, s.Weigh(start, svc), 4, 4)
 	now := start.Add(interval)
-	s.Told(now, 1, queue(0)) // no connection gets as far as the agent's socket tables
-	s.Told(now, 2, queue(10))
+	s.Report(now, 1, queue(0)) // no connection gets as far as the agent's socket tables
+	s.Report(now, 2, queue(10))
 	s.Seen(now, "lb1", 1, Seen{Connections: 1e6 + 100, Closed: 1e6, Packets: 8e6 + 100})
 	s.Seen(now, "lb1", 2, Seen{Connections: 1e6 + 100, Closed: 1e6 + 100, Packets: 8e6 + 600})
 	expect(t, s.Weigh(now, svc), 0, 4)
@@ -111,7 +111,7 @@ func TestAgentsCountExactly(t *testing.T) {
 	var s Service
 	svc := newService(model.DispatchRR, model.LoadConnections, 1)
 	s.Seen(start, "lb1", 1, Seen{Connections: 100})
-	s.Told(start, 1, Told{HasQueue: true, Connections: 40, AcceptQueue: 2, MeanQueue: 41})
+	s.Report(start, 1, Report{HasQueue: true, Connections: 40, AcceptQueue: 2, MeanQueue: 41})
 	if have := statusOf(&s, start, svc, 1); *have.Connections != 42 || !have.Exact || have.Load != 41 {
 		t.Errorf("have %+v", have)
 	}
@@ -123,8 +123,8 @@ func TestAgentsCountExactly(t *testing.T) {
 
 func TestWhatHasLeftIsForgotten(t *testing.T) {
 	var s Service
-	s.Told(start, 1, queue(1))
-	s.Told(start, 2, Told{FromEndpoint: true})
+	s.Report(start, 1, queue(1))
+	s.Report(start, 2, Report{FromEndpoint: true})
 	s.Seen(start, "lb1", 3, Seen{})
 	s.Weigh(start.Add(forgetAfter+1), newService(model.DispatchAWFD, model.LoadEstimate, 0))
 	if len(s.agents)+len(s.endpoints)+len(s.traffic) != 0 {
@@ -185,7 +185,7 @@ func sound(x float64) bool { return x >= 0 && !math.IsInf(x, 0) } // NaN is not 
 func anyReport(t *rapid.T, s *Service, now time.Time) {
 	id := rapid.Uint16Range(1, 6).Draw(t, "id")
 	if rapid.Bool().Draw(t, "told") {
-		s.Told(now, id, Told{
+		s.Report(now, id, Report{
 			Connections: rapid.Uint32().Draw(t, "connections"), AcceptQueue: rapid.Uint32().Draw(t, "waiting"),
 			MeanQueue: rapid.OneOf(rapid.Float64(), rapid.SampledFrom([]float64{0, 3, math.NaN(), math.Inf(1), -1})).Draw(t, "queue"),
 			HasQueue:  rapid.Bool().Draw(t, "has queue"), HasCPU: rapid.Bool().Draw(t, "has CPU"), FromEndpoint: rapid.Bool().Draw(t, "endpoint"),

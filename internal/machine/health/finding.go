@@ -18,7 +18,7 @@ type Loss struct {
 
 // finding is what the agent of a server says about one service.
 type finding struct {
-	told   time.Time // last
+	seen   time.Time // last
 	loss   Loss      // the last reason why packets are lost; kept while the server has to prove itself
 	server *Server   // damping
 	judged time.Time // when an observation last counted
@@ -44,7 +44,7 @@ func (j *Judge) Found(now time.Time, agent string, id uint16, loss Loss, h *mode
 		}
 		j.findings[id][agent] = f
 	}
-	f.told = now
+	f.seen = now
 	if loss.Reason != "" {
 		f.loss = loss
 	} else if now.Sub(f.judged) < time.Duration(h.Interval) { // how often an agent speaks does not count
@@ -59,7 +59,7 @@ func (j *Judge) Found(now time.Time, agent string, id uint16, loss Loss, h *mode
 // forgetFindings drops what was not repeated, and what is about servers that are gone.
 func (j *Judge) forgetFindings(now time.Time, here map[uint16]bool) {
 	maps.DeleteFunc(j.findings, func(id uint16, by map[string]*finding) bool {
-		maps.DeleteFunc(by, func(_ string, f *finding) bool { return now.Sub(f.told) >= ViewLife })
+		maps.DeleteFunc(by, func(_ string, f *finding) bool { return now.Sub(f.seen) >= ViewLife })
 		return !here[id] || len(by) == 0
 	})
 }

@@ -15,7 +15,7 @@ var missing, none = Loss{Reason: noVIP}, Loss{}
 func direct(j *Judge, now time.Time, ids ...uint16) {
 	for _, lb := range lbs {
 		for _, id := range ids {
-			j.Told(now, lb, id, View{Healthy: true, Direct: true, Detail: "direct: port 80"})
+			j.Report(now, lb, id, View{Healthy: true, Direct: true, Detail: "direct: port 80"})
 		}
 	}
 }
@@ -36,10 +36,10 @@ func TestWhatAnAgentFindsLostCountsWhereNoCheckGoesThroughTheTunnel(t *testing.T
 	if since := j.DownSince(1); !since.Equal(now) {
 		t.Errorf("down since %s, want %s", since, now)
 	}
-	j.Told(now, "lb2", 1, View{Healthy: true}) // through the tunnel
+	j.Report(now, "lb2", 1, View{Healthy: true}) // through the tunnel
 	wantDown(t, j, now, svc)
 	wantState(t, j, 1, Healthy)
-	j.Told(now, "lb2", 1, View{Detail: "timed out"})
+	j.Report(now, "lb2", 1, View{Detail: "timed out"})
 	wantDown(t, j, now, svc, 1)
 }
 
@@ -117,7 +117,7 @@ func TestALossThatNoCheckSeesCountsWhereOneSucceeds(t *testing.T) {
 	j, svc := &Judge{}, service(model.AllDownKeep, 1, 2)
 	for _, lb := range lbs {
 		for _, id := range []uint16{1, 2} {
-			j.Told(start, lb, id, View{Healthy: true})
+			j.Report(start, lb, id, View{Healthy: true})
 		}
 	}
 	j.Found(start, "s1", 1, Loss{Reason: "the kernel resets hellos", Unseen: true}, &svc.Health)

@@ -77,8 +77,8 @@ type seen struct {
 	overrule map[uint16]bool // unhealthy, and gets new connections all the same
 }
 
-// Told takes what a load balancer sees of a server. What is older than what it said before is ignored.
-func (j *Judge) Told(now time.Time, lb string, id uint16, told View) {
+// Report takes what a load balancer sees of a server. What is older than what it said before is ignored.
+func (j *Judge) Report(now time.Time, lb string, id uint16, seen View) {
 	if j.views == nil {
 		j.views, j.heard = map[uint16]map[string]view{}, map[string]time.Time{}
 	}
@@ -91,7 +91,7 @@ func (j *Judge) Told(now time.Time, lb string, id uint16, told View) {
 	if old, ok := j.views[id][lb]; ok && now.Before(old.at) {
 		return
 	}
-	j.views[id][lb] = view{told, now}
+	j.views[id][lb] = view{seen, now}
 }
 
 // Restore begins with what an earlier judge of the service had decided, as another controller takes over: its Down and its Kept.
@@ -270,7 +270,7 @@ func (j *Judge) Status(id uint16) (state, detail string) {
 	if j.seen.unasked && v.lost == "" {
 		return Unchecked, ""
 	}
-	detail = j.told(id)
+	detail = j.complaints(id)
 	if v.lost != "" && detail != "" {
 		detail = v.lost + "; " + detail
 	} else if v.lost != "" {
@@ -304,8 +304,8 @@ func (j *Judge) Views(id uint16) map[string]View {
 	return views
 }
 
-// told groups the load balancers by what they say is wrong.
-func (j *Judge) told(id uint16) string {
+// complaints groups the load balancers by what they say is wrong.
+func (j *Judge) complaints(id uint16) string {
 	by, good := map[string][]string{}, []string{}
 	for _, lb := range j.seen.voters {
 		if v, ok := j.views[id][lb]; ok && v.Healthy && v.Detail == "" {

@@ -29,7 +29,7 @@ func service(policy model.AllDown, ids ...uint16) *model.Service {
 func say(j *Judge, now time.Time, healthy bool, ids ...uint16) {
 	for _, lb := range lbs {
 		for _, id := range ids {
-			j.Told(now, lb, id, View{Healthy: healthy, Detail: map[bool]string{false: "connect: connection refused"}[healthy]})
+			j.Report(now, lb, id, View{Healthy: healthy, Detail: map[bool]string{false: "connect: connection refused"}[healthy]})
 		}
 	}
 }
@@ -59,24 +59,24 @@ func TestMostOfTheLoadBalancersDecide(t *testing.T) {
 	say(j, start, true, 1, 2)
 	wantDown(t, j, start, svc)
 	wantState(t, j, 1, Healthy)
-	j.Told(start, "lb1", 1, View{Detail: "HTTP 503"})
+	j.Report(start, "lb1", 1, View{Detail: "HTTP 503"})
 	wantDown(t, j, start, svc)
 	wantState(t, j, 1, Healthy, "HTTP 503 (lb1)", "healthy (lb2, lb3)")
-	j.Told(start, "lb3", 1, View{Detail: "HTTP 503"})
+	j.Report(start, "lb3", 1, View{Detail: "HTTP 503"})
 	wantDown(t, j, start, svc, 1)
 	wantState(t, j, 1, Unhealthy, "HTTP 503 (lb1, lb3)")
 	if have := j.DownSince(1); !have.Equal(start) {
 		t.Errorf("down since %s, want %s", have, start)
 	}
-	j.Told(start.Add(time.Second), "lb3", 1, View{Healthy: true})
+	j.Report(start.Add(time.Second), "lb3", 1, View{Healthy: true})
 	wantDown(t, j, start.Add(time.Second), svc)
 }
 
 func TestWhatIsWrongWithAHealthyServerIsTold(t *testing.T) {
 	j, svc := &Judge{}, service(model.AllDownNone, 1)
-	j.Told(start, "lb1", 1, View{Healthy: true, Detail: "no timestamps"})
-	j.Told(start, "lb2", 1, View{Healthy: true, Detail: "no timestamps"})
-	j.Told(start, "lb3", 1, View{Healthy: true})
+	j.Report(start, "lb1", 1, View{Healthy: true, Detail: "no timestamps"})
+	j.Report(start, "lb2", 1, View{Healthy: true, Detail: "no timestamps"})
+	j.Report(start, "lb3", 1, View{Healthy: true})
 	wantDown(t, j, start, svc)
 	wantState(t, j, 1, Healthy, "no timestamps (lb1, lb2); healthy (lb3)")
 }
@@ -97,7 +97,7 @@ func TestOneWrongLoadBalancerOfThreeNeverTakesAServerDown(t *testing.T) {
 				}
 				heard[lb] = now
 				for _, id := range []uint16{1, 2, 3} {
-					j.Told(now, lb, id, View{Healthy: lb != wrong || rapid.Bool().Draw(t, "lie"), Detail: "lies"})
+					j.Report(now, lb, id, View{Healthy: lb != wrong || rapid.Bool().Draw(t, "lie"), Detail: "lies"})
 				}
 				if down := j.Down(now, svc, lbs); len(down) > 0 {
 					t.Fatalf("%s took down %v", wrong, down)
@@ -109,15 +109,15 @@ func TestOneWrongLoadBalancerOfThreeNeverTakesAServerDown(t *testing.T) {
 
 func TestTheFirstLoadBalancerToSpeakDoesNotDecideAlone(t *testing.T) {
 	j, svc := &Judge{}, service(model.AllDownNone, 1)
-	j.Told(start, "lb1", 1, View{Detail: "timed out"})
+	j.Report(start, "lb1", 1, View{Detail: "timed out"})
 	wantDown(t, j, start, svc)
 	wantState(t, j, 1, Healthy, "timed out (lb1)")
 	// The others have had their time and said nothing: they are gone.
 	for now := start; now.Before(start.Add(ViewLife)); now = now.Add(RepeatInterval) {
-		j.Told(now, "lb1", 1, View{Detail: "timed out"})
+		j.Report(now, "lb1", 1, View{Detail: "timed out"})
 		wantDown(t, j, now, svc)
 	}
-	j.Told(start.Add(ViewLife), "lb1", 1, View{Detail: "timed out"})
+	j.Report(start.Add(ViewLife), "lb1", 1, View{Detail: "timed out"})
 	wantDown(t, j, start.Add(ViewLife), svc, 1)
 }
 
@@ -144,7 +144,7 @@ func TestNewLoadBalancersDoNotBringAServerBackBeforeTheyHaveSeenIt(t *testing.T)
 	if have := j.Down(start, svc, others); !slices.Equal(have, []uint16{1}) {
 		t.Errorf("down: %v, want 1", have)
 	}
-	j.Told(start, "lb4", 1, View{Healthy: true})
+	j.Report(start, "lb4", 1, View{Healthy: true})
 	if have := j.Down(start, svc, others); len(have) > 0 {
 		t.Errorf("down: %v though as many see it up as down", have)
 	}
@@ -307,7 +307,7 @@ func TestTheOrderOfReportsDoesNotMatter(t *testing.T) {
 			j, svc := &Judge{}, service(model.AllDownKeep, 1, 2, 3, 4)
 			j.Down(start, svc, lbs)
 			for _, w := range words {
-				j.Told(start.Add(w.after), w.lb, w.id, View{Healthy: w.healthy, Detail: "failed"})
+				j.Report(start.Add(w.after), w.lb, w.id, View{Healthy: w.healthy, Detail: "failed"})
 			}
 			down := j.Down(start.Add(13*time.Second), svc, lbs)
 			var states []string

@@ -61,8 +61,8 @@ func losesHealth(before, after []netip.Addr, service string, unhealthy unhealthy
 	if !slices.ContainsFunc(before, func(one netip.Addr) bool { return !stays(one) }) {
 		return false
 	}
-	sick := unhealthy(service)
-	healthy := func(one netip.Addr) bool { return !sick[one] }
+	down := unhealthy(service)
+	healthy := func(one netip.Addr) bool { return !down[one] }
 	return slices.ContainsFunc(before, healthy) && len(after) > 0 && !slices.ContainsFunc(after, healthy)
 }
 

@@ -287,7 +287,7 @@ func (n *Node) checkCookies(next *model.Fleet) error {
 func KeysKept(before, next *model.Keys) error {
 	if before.Placement != [16]byte{} && before.Placement != next.Placement {
 		return &model.Invalid{Path: "keys.placement", Problem: "it has changed, and connections without cookies would be looked for elsewhere",
-			Remedy: "put the old one back. If the fleet at the controllers was begun with a wrong one, begin it anew, with an empty store: \"Backup and restore\" in docs/run/operate.md"}
+			Remedy: "put the old one back. If the fleet at the controllers was begun with a wrong one, begin it again, with an empty store: \"Backup and restore\" in docs/run/operate.md"}
 	}
 	for epoch, key := range next.Cookie {
 		if old, known := before.Cookie[epoch]; known && old != key {

@@ -10,7 +10,7 @@ import (
 
 // Errors of Controller.Change.
 var (
-	ErrTooFew   = errors.New("as few nodes would be left as a chain has, or less: chains could not be mended after one more fails")
+	ErrTooFew   = errors.New("as few nodes would be left as a chain has, or less: chains could not be repaired after one more fails")
 	ErrNoCommon = errors.New("connections would lose all nodes that know them: wait until the last change is synced, or change less at once")
 )
 
@@ -59,16 +59,16 @@ type Controller struct {
 
 	config  *Config
 	syncing bool // all nodes have had the current view
-	acked   map[uint16]told
+	acked   map[uint16]acknowledged
 	out     []Action
 }
 
-// told is what a node has said that it knows.
-type told struct{ view, synced uint32 }
+// acknowledged is what a node has said that it knows.
+type acknowledged struct{ view, synced uint32 }
 
 // NewController returns a controller that goes on from a state: the zero State, or one that was saved. Call Retry then.
 func NewController(config *Config, saved State) *Controller {
-	return &Controller{State: saved.clone(), config: config, acked: map[uint16]told{}}
+	return &Controller{State: saved.clone(), config: config, acked: map[uint16]acknowledged{}}
 }
 
 // Phase returns what the controller is waiting for.
@@ -114,7 +114,7 @@ func (c *Controller) Change(change Change) ([]Action, error) {
 	}
 	c.syncing = false
 	c.out = append(c.out[:0], Action{Kind: Save})
-	c.tell(before)
+	c.publish(before)
 	if !c.config.Rules.WaitForViews {
 		c.startSyncs()
 	}
@@ -179,7 +179,7 @@ func (c *Controller) Receive(m Message) []Action {
 	switch m.Kind {
 	case ViewAck:
 		known := c.acked[m.From]
-		c.acked[m.From] = told{max(known.view, m.View), max(known.synced, m.Synced)}
+		c.acked[m.From] = acknowledged{max(known.view, m.View), max(known.synced, m.Synced)}
 		if !c.syncing && c.allHaveView() {
 			c.syncing = true
 			c.startSyncs()
@@ -198,7 +198,7 @@ func (c *Controller) Retry() []Action {
 	c.out = c.out[:0]
 	for _, member := range c.State.list() {
 		if known := c.acked[member.Node]; known.view < c.State.Version || known.synced < c.State.Synced {
-			c.tellNode(member.Node)
+			c.publishTo(member.Node)
 		}
 	}
 	if c.syncing || !c.config.Rules.WaitForViews {
@@ -230,7 +230,7 @@ func (c *Controller) finish() {
 		}
 	}
 	c.out = append(c.out, Action{Kind: Save})
-	c.tell(nil)
+	c.publish(nil)
 }
 
 // end takes a sync from those that go on.
@@ -244,19 +244,19 @@ func (c *Controller) end(id uint32) bool {
 	return false
 }
 
-// tell tells the view to all nodes, and to those of the list before, once: they learn that they are out.
-func (c *Controller) tell(before ring.List) {
+// publish sends the view to all nodes, and to those of the list before, once: they learn that they are out.
+func (c *Controller) publish(before ring.List) {
 	for _, member := range c.State.list() {
-		c.tellNode(member.Node)
+		c.publishTo(member.Node)
 	}
 	for _, member := range before {
 		if _, ok := c.State.list().Find(member.Node); !ok {
-			c.tellNode(member.Node)
+			c.publishTo(member.Node)
 		}
 	}
 }
 
-func (c *Controller) tellNode(node uint16) {
+func (c *Controller) publishTo(node uint16) {
 	peers := &Peers{List: c.State.list(), Since: c.State.Since, Synced: c.State.Synced, Cancelled: c.State.Cancelled}
 	c.send(Message{Kind: NewView, To: node, Peers: peers})
 }

@@ -82,7 +82,7 @@ type Membership struct {
 
 	ring    *Controller
 	began   time.Time
-	came    time.Time            // when a node got a number last
+	joined  time.Time            // when a node got a number last
 	heard   map[uint16]time.Time // since when most nodes hear it
 	left    map[uint16]bool      // taken off the ring because it failed, or it is not known why
 	unrest  map[uint16]*restless
@@ -199,7 +199,7 @@ func (m *Membership) admit(now time.Time, reports []Report) {
 		}
 		members.Nodes = append(members.Nodes, PeerNode{Number: number, Name: r.Name, Address: r.Address})
 		slices.SortFunc(members.Nodes, func(a, b PeerNode) int { return cmp.Compare(a.Number, b.Number) })
-		m.came = now
+		m.joined = now
 	}
 }
 
@@ -296,7 +296,7 @@ func (m *Membership) begin(now time.Time, chain int, said map[uint16]*Report) {
 			model.Counted(len(numbers), "load balancer is", "load balancers are"), chain, chain+1))
 		return
 	}
-	if now.Sub(m.came) < steadyTime {
+	if now.Sub(m.joined) < steadyTime {
 		return
 	}
 	m.reset(max(m.Members.Ring.Version, newestView(said, len(said))), chain)
@@ -399,7 +399,7 @@ func (m *Membership) accept(now time.Time, said map[uint16]*Report) bool {
 		node := &m.Members.Nodes[i]
 		_, on := m.Members.Current().Find(node.Number)
 		if known := m.of(node.Number); !on && known.times > 1 && m.left[node.Number] && !m.ready(now, node) && said[node.Number] != nil {
-			m.blocked = append(m.blocked, fmt.Sprintf("%s has failed, or lost its entries, %d times lately: it comes onto the ring when it has been heard for %v", node.Name, known.times, known.wait()))
+			m.blocked = append(m.blocked, fmt.Sprintf("%s has failed, or lost its entries, %d times lately: it joins the ring when it has answered for %v", node.Name, known.times, known.wait()))
 		}
 		if !on && m.ready(now, node) && m.change(Change{Add: []uint16{node.Number}}) {
 			m.learn(said, []uint16{node.Number})

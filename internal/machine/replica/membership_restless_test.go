@@ -23,7 +23,7 @@ func TestANodeThatLosesItsEntriesAllTheTimeIsTakenOffAndWaitsLonger(t *testing.T
 		t.Errorf("%d versions in two minutes; on the ring: %v", versions, h.on())
 	}
 	h.stays(8*time.Second, others...)
-	if why := fmt.Sprint(h.who.Blocked()); !strings.Contains(why, "lb4 has failed, or lost its entries, 2 times lately: it comes onto the ring when it has been heard for 10s") {
+	if why := fmt.Sprint(h.who.Blocked()); !strings.Contains(why, "lb4 has failed, or lost its entries, 2 times lately: it joins the ring when it has answered for 10s") {
 		t.Error(why)
 	}
 	h.await(4*time.Second, all...)

@@ -158,14 +158,14 @@ func (n *Node) asked(m *Message) {
 	rules := &n.config.Rules
 	another := len(n.list) > 0 && rules.CheckView && m.Chain != n.chainSince(m.Key)
 	switch {
-	case another && !rules.AskAnew:
+	case another && !rules.AskAgain:
 		n.Counters.OtherView++
 	case len(n.list) == 0 || another && m.Chain > n.chainSince(m.Key):
 		n.sendBack(m)
 	case rules.LimitHops && m.Hops > n.config.HopLimit:
 		n.Counters.TooManyHop++
 	case another:
-		n.askAnew(m)
+		n.askAgain(m)
 	case m.Kind == WhoOwns:
 		n.whoOwns(m)
 	default:
@@ -247,9 +247,9 @@ func (n *Node) sendBack(m *Message) {
 	n.answer(m, m.Record)
 }
 
-// askAnew asks the chain that this node knows what somebody has asked an older one. To the chain it is a packet that has come to this node; only the answer
+// askAgain asks the chain that this node knows what somebody has asked an older one. To the chain it is a packet that has come to this node; only the answer
 // goes to the one that it has really come to, which may have been taken off the list without knowing it.
-func (n *Node) askAnew(m *Message) {
+func (n *Node) askAgain(m *Message) {
 	chain := n.chain(m.Key)
 	m.Last = None
 	if m.Kind == Write {

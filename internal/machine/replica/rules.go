@@ -6,7 +6,7 @@ import "github.com/ballast-lb/ballast/internal/algo/ring"
 // "ours" are not in the paper.
 type Rules struct {
 	CheckView            bool // ours: WhoOwns and Write of another chain of the key than the node knows change nothing, and Copy of another view is dropped
-	AskAnew              bool // ours: WhoOwns and Write of an older chain are asked again, of the newer one, for the same forwarder
+	AskAgain             bool // ours: WhoOwns and Write of an older chain are asked again, of the newer one, for the same forwarder
 	SendBack             bool // ours: those of a newer chain are answered with what the forwarder knew, which it does not note anew
 	LimitHops            bool // ours: messages that go in circles end
 	CheckHead            bool // a Write that comes from no chain node is dropped everywhere but at the head (figure 6, line 2)
@@ -36,7 +36,7 @@ type Rules struct {
 // DefaultRules returns all rules, switched on.
 func DefaultRules() Rules {
 	return Rules{
-		CheckView: true, AskAnew: true, SendBack: true, LimitHops: true, CheckHead: true, CheckMembers: true, KeepFirst: true, CacheableAtTail: true,
+		CheckView: true, AskAgain: true, SendBack: true, LimitHops: true, CheckHead: true, CheckMembers: true, KeepFirst: true, CacheableAtTail: true,
 		AnswerCacheable: true, TailAnswersCacheable: true, RefreshKeepsOwner: true, RenewByOwns: true, ExpireInOrder: true,
 		HoldExpiry: true, NeverEvict: true, ForgetOnLeaving: true, SyncInOrder: true, SyncOverrides: true, SyncSecondRound: true,
 		SyncCacheableAtTail: true, CountAcks: true, StopCancelled: true, WaitForViews: true, CutAtKey: true,

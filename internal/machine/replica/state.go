@@ -92,9 +92,9 @@ func (c *Controller) Append(text []byte) []byte {
 		text = binary.BigEndian.AppendUint32(text, sync)
 	}
 	for _, member := range c.State.list() {
-		told := c.acked[member.Node]
-		text = binary.BigEndian.AppendUint32(text, told.view)
-		text = binary.BigEndian.AppendUint32(text, told.synced)
+		acknowledged := c.acked[member.Node]
+		text = binary.BigEndian.AppendUint32(text, acknowledged.view)
+		text = binary.BigEndian.AppendUint32(text, acknowledged.synced)
 	}
 	return text
 }

@@ -19,7 +19,7 @@ const Settle = 10 * time.Minute
 
 // Implementation constants.
 const (
-	settleDoubted = 24 * time.Hour // the same while tunnels of strangers come: they may be load balancers that are yet to join
+	settleDoubted = 24 * time.Hour // the same while foreign tunnels arrive: they may be load balancers that are yet to join
 	patience      = time.Minute    // without good lists, until tunnels of anybody are taken again
 	life          = 24 * time.Hour // of good lists without an address, until it is forgotten
 )
@@ -39,28 +39,28 @@ type Sources struct {
 	Settle  time.Duration // zero: as the constant
 
 	lists    map[string]List          // by stream
-	told     map[netip.Addr]time.Time // when an address was last told, or could have been
+	listed   map[netip.Addr]time.Time // when an address was last listed, or could have been
 	good     bool                     // the lists are
 	since    time.Time                // when they became what they are, good or not
-	stranger time.Time                // when a stranger's tunnel came last
+	foreign  time.Time                // of the last foreign tunnel
 	known    time.Time                // when one of an address that is known came last
 	overflow time.Time                // when addresses had to go because no more fit, zero: not lately
 }
 
 // Restore adds what was known in an earlier life.
 func (s *Sources) Restore(addresses []netip.Addr, now time.Time) {
-	if s.told == nil {
-		s.told = map[netip.Addr]time.Time{}
+	if s.listed == nil {
+		s.listed = map[netip.Addr]time.Time{}
 	}
 	for _, address := range addresses {
-		s.told[address] = now
+		s.listed[address] = now
 	}
 	s.bound(now)
 }
 
 // bound forgets what does not fit, first what no list has. Whoever was forgotten may be a load balancer.
 func (s *Sources) bound(now time.Time) {
-	over := len(s.told) - model.MaxTunnelSources
+	over := len(s.listed) - model.MaxTunnelSources
 	if over <= 0 {
 		return
 	}
@@ -70,17 +70,17 @@ func (s *Sources) bound(now time.Time) {
 			listed[address] = true
 		}
 	}
-	addresses := slices.SortedFunc(maps.Keys(s.told), func(a, b netip.Addr) int {
+	addresses := slices.SortedFunc(maps.Keys(s.listed), func(a, b netip.Addr) int {
 		if listed[a] != listed[b] {
 			if listed[a] {
 				return 1
 			}
 			return -1
 		}
-		return cmp.Or(s.told[a].Compare(s.told[b]), a.Compare(b))
+		return cmp.Or(s.listed[a].Compare(s.listed[b]), a.Compare(b))
 	})
 	for _, address := range addresses[:over] {
-		delete(s.told, address)
+		delete(s.listed, address)
 	}
 	s.overflow = now
 }
@@ -102,12 +102,12 @@ func (s *Sources) Leave(stream string, now time.Time) {
 }
 
 // Observe takes note of tunnels that came lately, from addresses that are known and from others.
-func (s *Sources) Observe(known, strangers bool, now time.Time) {
+func (s *Sources) Observe(known, foreign bool, now time.Time) {
 	if known {
 		s.known = now
 	}
-	if strangers {
-		s.stranger = now
+	if foreign {
+		s.foreign = now
 	}
 }
 
@@ -120,8 +120,8 @@ func (s *Sources) Step(now time.Time) {
 		s.good, s.since = good, now
 	}
 	if !s.good {
-		for address := range s.told { // nobody could have told it
-			s.told[address] = now
+		for address := range s.listed { // nobody could have told it
+			s.listed[address] = now
 		}
 		s.Limited = s.Limited && now.Sub(s.since) < patience
 		return
@@ -129,7 +129,7 @@ func (s *Sources) Step(now time.Time) {
 	for _, list := range s.lists {
 		s.Restore(list.Addresses, now)
 	}
-	maps.DeleteFunc(s.told, func(_ netip.Addr, last time.Time) bool { return now.Sub(last) > life })
+	maps.DeleteFunc(s.listed, func(_ netip.Addr, last time.Time) bool { return now.Sub(last) > life })
 	s.Limited = s.Limited || s.settled(now)
 }
 
@@ -137,7 +137,7 @@ func (s *Sources) Step(now time.Time) {
 // translated on the way.
 func (s *Sources) settled(now time.Time) bool {
 	settle, good := s.settle(), now.Sub(s.since)
-	return good >= settle && s.Proven() && (now.Sub(s.stranger) >= settle || good >= settleDoubted)
+	return good >= settle && s.Proven() && (now.Sub(s.foreign) >= settle || good >= settleDoubted)
 }
 
 func (s *Sources) settle() time.Duration {
@@ -152,14 +152,14 @@ func (s *Sources) Proven() bool { return s.known.After(s.since) }
 
 // Addresses returns those that are known, ascending.
 func (s *Sources) Addresses() []netip.Addr {
-	return slices.SortedFunc(maps.Keys(s.told), netip.Addr.Compare)
+	return slices.SortedFunc(maps.Keys(s.listed), netip.Addr.Compare)
 }
 
 // Until tells when tunnels of others will be dropped if the lists stay good: if no stranger's tunnel comes any more, and if they go on to come.
 func (s *Sources) Until() (earliest, latest time.Time) {
 	latest = s.since.Add(max(s.settle(), settleDoubted))
 	earliest = s.since.Add(s.settle())
-	if silent := s.stranger.Add(s.settle()); silent.After(earliest) {
+	if silent := s.foreign.Add(s.settle()); silent.After(earliest) {
 		earliest = silent
 	}
 	if earliest.After(latest) {
@@ -194,7 +194,7 @@ func (s *Sources) Doubt() string {
 		return fmt.Sprintf("controllers %s live and send nothing here: where they are not connected, this agent's log says why; name all with --controller, and upgrade those that are older", strings.Join(away, ", "))
 	case len(silent) > 0:
 		return fmt.Sprintf("no address is known of load balancers %s: controllers' logs name those that reported too many within a day; upgrade those that report none, or, if they are gone, `ballast ctl node forget` them", strings.Join(slices.Compact(silent), ", "))
-	case len(s.told) == 0:
+	case len(s.listed) == 0:
 		return "the controllers know no load balancer: start them with --controller"
 	case !s.overflow.IsZero():
 		return fmt.Sprintf("the load balancers reported more addresses within a day than the %d that fit: find out which one has so many (its log, and those of controllers)", model.MaxTunnelSources)

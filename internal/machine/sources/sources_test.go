@@ -34,7 +34,7 @@ func (s *Sources) pass(now *time.Time, d time.Duration) {
 	}
 	for end := now.Add(d); now.Before(end); {
 		*now = now.Add(step)
-		s.Observe(len(s.told) > 0, false, *now)
+		s.Observe(len(s.listed) > 0, false, *now)
 		s.Step(*now)
 	}
 }

@@ -71,7 +71,7 @@ func (e end) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) {
 func remedyOf(text string) string {
 	switch {
 	case strings.Contains(text, unix.ENOSPC.Error()), strings.Contains(text, unix.EDQUOT.Error()):
-		return "make room on its disk and start again: nothing that was told to be done is lost"
+		return "make room on its disk and start again: no accepted change is lost"
 	case strings.Contains(text, "tocommit(") && strings.Contains(text, "is out of range"):
 		return "its log lacks entries that the others have from it: remove it with `ballast ctl controller remove`, empty its --data-dir and start it with --join"
 	}

@@ -15,10 +15,10 @@ import (
 // dialTimeout is for a connection and its handshake.
 const dialTimeout = 5 * time.Second
 
-// directory knows the members. Until this one has started, they are those that the others have told when it joined.
+// directory knows the members. Until this one has started, they are those that the others listed when it joined.
 type directory struct {
 	server atomic.Pointer[etcdserver.EtcdServer]
-	told   atomic.Pointer[[]Peer]
+	list   atomic.Pointer[[]Peer]
 	forged forged
 }
 
@@ -31,8 +31,8 @@ func (d *directory) nameAt(address string) (name string, is bool) {
 			}
 		}
 	}
-	if told := d.told.Load(); told != nil {
-		for _, p := range *told {
+	if list := d.list.Load(); list != nil {
+		for _, p := range *list {
 			if p.Address == address {
 				return p.Name, true
 			}
@@ -41,7 +41,7 @@ func (d *directory) nameAt(address string) (name string, is bool) {
 	return "", false
 }
 
-// realName is empty for what members are called that have told no name.
+// realName is empty for what members are called that have reported no name.
 func realName(name string) string {
 	if strings.HasPrefix(name, nameless) {
 		return ""

@@ -45,7 +45,7 @@ func (f *forged) note(log *slog.Logger, by, as string, now time.Time) {
 	f.by, f.as, f.at = by, as, now
 	if now.Sub(f.logged) >= forgedPause {
 		f.logged = now
-		log.Error("refused a controller that speaks to the store as another one", "certificate", by, "as", as, "refused so far", f.total)
+		log.Error("refused a controller that uses the store as another one", "certificate", by, "as", as, "refused so far", f.total)
 	}
 }
 
@@ -56,7 +56,7 @@ func (f *forged) problem(now time.Time) string {
 	if f.total == 0 || now.Sub(f.at) >= forgedKept {
 		return ""
 	}
-	return fmt.Sprintf("whoever has the certificate of controller %s speaks to the store as controller %s, and is refused (%d times): if that host does not run with a copy of the other's --data-dir, revoke the certificate (\"Lost key\" in docs/run/operate.md)",
+	return fmt.Sprintf("whoever has the certificate of controller %s uses the store as controller %s, and is refused (%d times): if that host does not run with a copy of the other's --data-dir, revoke the certificate (\"Lost key\" in docs/run/operate.md)",
 		f.by, f.as, f.total)
 }
 

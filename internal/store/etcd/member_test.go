@@ -156,12 +156,12 @@ func connect(t *testing.T, endpoints ...string) *Store {
 
 // It is cut off right after etcd has taken the entry: without the answer it does not know the lease, and cannot tell when it has ended.
 func TestAControllerDoesNotBelieveAnEntryOfItsOwnThatWasNotAnswered(t *testing.T) {
-	m := &membership{told: make(chan []store.Member, 1), self: entry{store.Member{Name: "b"}, "this one"}}
+	m := &membership{updates: make(chan []store.Member, 1), self: entry{store.Member{Name: "b"}, "this one"}}
 	m.listed = map[string]entry{"1": {store.Member{Name: "a"}, "another"}, "2": {store.Member{Name: "b", Term: 2}, "a former life"}, "3": {store.Member{Name: "b", Term: 3}, "this one"}}
 	for own, want := range map[string]uint64{"": 2, "3": 3} {
 		m.own, m.last = lease{key: own}, nil
 		m.publish()
-		if list := <-m.told; len(list) != 2 || list[1].Term != want {
+		if list := <-m.updates; len(list) != 2 || list[1].Term != want {
 			t.Errorf("with the lease of %q it is told %v", own, list)
 		}
 	}

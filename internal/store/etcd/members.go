@@ -37,11 +37,11 @@ type lease struct {
 
 // membership puts the list together from what the two goroutines of a Join find.
 type membership struct {
-	told   chan []store.Member
-	self   entry
-	listed map[string]entry // by key, as etcd has them
-	own    lease            // zero: not on the list as far as we know
-	last   []store.Member
+	updates chan []store.Member
+	self    entry
+	listed  map[string]entry // by key, as etcd has them
+	own     lease            // zero: not on the list as far as we know
+	last    []store.Member
 }
 
 // publish tells the list if it has changed. Our own entries count only while their lease is known to stand: who cannot reach etcd must
@@ -55,7 +55,7 @@ func (m *membership) publish() {
 	}
 	if list := store.Listed(members); m.last == nil || !slices.EqualFunc(list, m.last, sameJoining) {
 		m.last = slices.Clip(list)
-		store.Publish(m.told, slices.Clone(list))
+		store.Publish(m.updates, slices.Clone(list))
 	}
 }
 
@@ -68,7 +68,7 @@ func (s *Store) Join(ctx context.Context, self store.Member) (<-chan []store.Mem
 	if self.Name == "" {
 		return nil, errors.New("join the controllers: a name is missing")
 	}
-	m := &membership{told: make(chan []store.Member, 1), self: entry{self, rand.Text()}}
+	m := &membership{updates: make(chan []store.Member, 1), self: entry{self, rand.Text()}}
 	first, err := s.enter(ctx, callTimeout, m.self)
 	if err != nil {
 		return nil, fmt.Errorf("join the controllers: %w", err)
@@ -77,7 +77,7 @@ func (s *Store) Join(ctx context.Context, self store.Member) (<-chan []store.Mem
 	if !s.start(func() { s.belong(ctx, m) }) {
 		return nil, store.ErrClosed
 	}
-	return m.told, nil
+	return m.updates, nil
 }
 
 // belong keeps a membership until ctx ends, and leaves properly.
@@ -87,7 +87,7 @@ func (s *Store) belong(ctx context.Context, m *membership) {
 	first, own, listed := m.own, make(chan lease), make(chan map[string]entry)
 	s.group.Go(func() { defer close(own); s.stay(ctx, m.self, first, own) })
 	s.group.Go(func() { s.observe(ctx, listed) })
-	defer close(m.told)
+	defer close(m.updates)
 	for {
 		select {
 		case current, ok := <-own:
@@ -202,7 +202,7 @@ func (s *Store) observe(ctx context.Context, report chan<- map[string]entry) {
 			continue
 		}
 		members := map[string]entry{}
-		tell := func() {
+		publish := func() {
 			select {
 			case report <- maps.Clone(members):
 			case <-ctx.Done():
@@ -211,7 +211,7 @@ func (s *Store) observe(ctx context.Context, report chan<- map[string]entry) {
 		for _, kv := range found.Kvs {
 			s.note(members, string(kv.Key), kv.Value, kv.CreateRevision)
 		}
-		tell()
+		publish()
 		s.follow(ctx, s.members(), uint64(found.Header.Revision)+1, func(_ uint64, events []*clientv3.Event) {
 			for _, event := range events {
 				if event.Type == clientv3.EventTypeDelete {
@@ -220,7 +220,7 @@ func (s *Store) observe(ctx context.Context, report chan<- map[string]entry) {
 					s.note(members, string(event.Kv.Key), event.Kv.Value, event.Kv.CreateRevision)
 				}
 			}
-			tell()
+			publish()
 		})
 	}
 }

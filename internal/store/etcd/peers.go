@@ -175,7 +175,7 @@ func (s *starting) once(ctx context.Context, asks bool) (*embed.Etcd, error) {
 		if err != nil {
 			return nil, &refusedJoin{err}
 		}
-		s.known.told.Store(&peers)
+		s.known.list.Store(&peers)
 		config.ClusterState, config.InitialCluster = embed.ClusterStateFlagExisting, initialCluster(config.Name, s.options.Peering.Address, peers)
 	}
 	if s.options.Peering != nil {

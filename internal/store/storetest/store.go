@@ -29,7 +29,7 @@ type Store struct {
 	history   []store.Batch // by ascending revision; what is older than the first is forgotten
 	changed   chan struct{} // closed by the next change
 	term      uint64
-	members   map[chan []store.Member]store.Member // by who is told
+	members   map[chan []store.Member]store.Member // by the channel of each
 }
 
 // New returns an empty store.
@@ -194,9 +194,9 @@ func (s *Store) Join(ctx context.Context, self store.Member) (<-chan []store.Mem
 	}
 	s.term++
 	self.Term = s.term
-	told := make(chan []store.Member, 1)
-	s.members[told] = self
-	s.tell()
+	updates := make(chan []store.Member, 1)
+	s.members[updates] = self
+	s.publish()
 	s.group.Go(func() {
 		select {
 		case <-ctx.Done():
@@ -204,21 +204,21 @@ func (s *Store) Join(ctx context.Context, self store.Member) (<-chan []store.Mem
 		}
 		s.mutex.Lock()
 		defer s.mutex.Unlock()
-		delete(s.members, told)
-		close(told)
-		s.tell()
+		delete(s.members, updates)
+		close(updates)
+		s.publish()
 	})
-	return told, nil
+	return updates, nil
 }
 
-// tell gives all members the list. The caller holds the lock.
-func (s *Store) tell() {
+// publish gives all members the list. The caller holds the lock.
+func (s *Store) publish() {
 	var list []store.Member
 	for _, member := range s.members {
 		list = append(list, member)
 	}
 	list = store.Listed(list)
-	for told := range s.members {
-		store.Publish(told, slices.Clone(list))
+	for updates := range s.members {
+		store.Publish(updates, slices.Clone(list))
 	}
 }

@@ -230,7 +230,7 @@ func (s *Space) KnowNeighbours(name string, neighbours map[netip.Addr]net.Hardwa
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("tell %s of %s its neighbours: %w", name, s.Name, err)
+		return fmt.Errorf("give %s of %s its neighbours: %w", name, s.Name, err)
 	}
 	return nil
 }

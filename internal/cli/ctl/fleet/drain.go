@@ -200,12 +200,12 @@ func (w *drainWait) look(ctx context.Context) (ended bool, err error) {
 		return false, err
 	}
 	if found == nil {
-		return false, fmt.Errorf("server %s of %s is gone: somebody has removed it, and given up what connections it had", w.server, w.service)
+		return false, fmt.Errorf("server %s of %s is gone: it was removed, with the connections that it had", w.server, w.service)
 	}
 	w.busy = !found.ConnectionsExact && w.last != nil && w.last.Activity != found.Activity
 	w.last = found
 	if state := found.Server.State; !found.Removed && state != "draining" && state != "off" {
-		return false, fmt.Errorf("server %s of %s is %s again: somebody else has changed it", w.server, w.service, state)
+		return false, fmt.Errorf("server %s of %s is %s again: another request has changed it", w.server, w.service, state)
 	}
 	w.zeros++
 	if found.Connections == nil || *found.Connections > 0 || w.busy || len(w.lost) > 0 {

@@ -204,7 +204,7 @@ func awaitDrained(c *ask.Control, cmd *cobra.Command, name string, timeout time.
 		}
 		switch n := ring.Nodes[at]; {
 		case n.State == "on" || n.State == "off":
-			return false, fmt.Errorf("load balancer %s may be on the ring again: somebody else has undrained it", name)
+			return false, fmt.Errorf("load balancer %s may be on the ring again: another request has undrained it", name)
 		case n.State != "draining" && n.Share == 0 && ring.Phase == "synced":
 			return true, nil
 		}

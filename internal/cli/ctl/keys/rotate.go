@@ -138,11 +138,11 @@ func (r *rotation) step(ctx context.Context, keys *ballastv1.ListKeysResponse) (
 	current := keys.Current == r.target
 	switch {
 	case !slices.Contains(keys.Epochs, r.target):
-		return false, fmt.Errorf("rotate keys: somebody else has dropped epoch %d: see `ballast ctl key list`", r.target)
+		return false, fmt.Errorf("rotate keys: another request has dropped epoch %d: see `ballast ctl key list`", r.target)
 	case current && !slices.Contains(keys.Epochs, r.other):
 		return true, nil
 	case !current && r.turned:
-		return false, fmt.Errorf("rotate keys: somebody else has made epoch %d current again: see `ballast ctl key list`", keys.Current)
+		return false, fmt.Errorf("rotate keys: another request has made epoch %d current again: see `ballast ctl key list`", keys.Current)
 	}
 	r.turned = r.turned || current
 	request, order, did := &ballastv1.KeyRequest{Epoch: r.target}, r.fleet.UseKey, "cookies are written with epoch %d now"

@@ -97,7 +97,7 @@ quic_options:
 // envoySecret is what a listener's encryption_parameters name. It changes with keys.
 func envoySecret(out io.Writer, _ string, file *quiclb.File) error {
 	encode := base64.StdEncoding.EncodeToString
-	_, err := fmt.Fprintf(out, `# secret; it changes with keys: write it anew then, and move it to its place
+	_, err := fmt.Fprintf(out, `# secret; it changes with keys: write it again then, and move it to its place
 resources:
 - "@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret
   name: quic_lb

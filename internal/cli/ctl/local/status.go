@@ -37,12 +37,12 @@ func Status(c *ask.Control) *cobra.Command {
 
 func printStatus(out *command.Table, s anyStatus) {
 	out.Line("role\t%s\nready\t%v\nversion\t%s\nchanges applied\t%d", s.Role, s.Ready, s.Version, s.Generation)
-	if teller, told := strings.CutPrefix(s.Config.Path, "controller "); told && s.ByControllers {
+	if controller, named := strings.CutPrefix(s.Config.Path, "controller "); named && s.ByControllers {
 		how := "state from"
-		if !slices.Contains(s.Controllers, teller) {
+		if !slices.Contains(s.Controllers, controller) {
 			how = "last state from"
 		}
-		out.Line("%s\t%s", how, teller)
+		out.Line("%s\t%s", how, controller)
 	} else if s.Config.Path != "" {
 		out.Line("file\t%s", s.Config.Path)
 	}
@@ -112,7 +112,7 @@ func printTunnels(out *command.Table, t *api.Tunnels) {
 		out.Line("tunnels from\t%s", from)
 	}
 	if t.Last.IsValid() {
-		out.Line("foreign tunnels\t%s from other addresses, the last from %s", model.Counted(t.Strangers, "packet", "packets"), t.Last)
+		out.Line("foreign tunnels\t%s from other addresses, the last from %s", model.Counted(t.Foreign, "packet", "packets"), t.Last)
 	}
 }
 

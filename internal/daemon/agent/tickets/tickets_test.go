@@ -246,7 +246,7 @@ func TestListenersThatTakeNothingOverAreNamed(t *testing.T) {
 		return strings.Join(made.Problems(), "\n")
 	}
 	for range 2 {
-		if found := problems(true); !strings.Contains(found, "service web: port 443: the listener speaks MPTCP") || !strings.Contains(found, "GODEBUG=multipathtcp=0") {
+		if found := problems(true); !strings.Contains(found, "service web: port 443: the listener uses MPTCP") || !strings.Contains(found, "GODEBUG=multipathtcp=0") {
 			t.Errorf("a listener with MPTCP: %q", found)
 		}
 		if found := problems(false); strings.Contains(found, "MPTCP") {

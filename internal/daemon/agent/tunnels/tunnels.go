@@ -157,7 +157,7 @@ func (t *Tunnels) notice(found server.TunnelNotes, now time.Time) (more bool) {
 
 // Status returns whose are taken.
 func (t *Tunnels) Status(now time.Time) api.Tunnels {
-	s := api.Tunnels{Limited: t.limit == server.ForeignDropped, From: t.from, Source: "controllers", Strangers: t.notes.Foreign, Last: t.notes.Last}
+	s := api.Tunnels{Limited: t.limit == server.ForeignDropped, From: t.from, Source: "controllers", Foreign: t.notes.Foreign, Last: t.notes.Last}
 	if t.byFile {
 		s.Source = "file"
 	}

@@ -111,7 +111,7 @@ func notification(code, subcode string) string {
 
 var notifications = map[string]string{
 	"1": "message header error", "2": "OPEN message error", "2/2": "it is in another AS than configured", "2/3": "bad BGP identifier: two routers have the same router_id",
-	"2/6": "unacceptable hold time", "2/7": "unsupported capability", "3": "UPDATE message error", "4": "hold timer expired", "5": "unexpected message: it refused this load balancer, or speaks another protocol",
+	"2/6": "unacceptable hold time", "2/7": "unsupported capability", "3": "UPDATE message error", "4": "hold timer expired", "5": "unexpected message: it refused this load balancer, or uses another protocol",
 	"6": "cease", "6/1": "too many prefixes", "6/2": "administrative shutdown", "6/3": "peer is not configured any more", "6/4": "administrative reset",
 	"6/5": "connection rejected: it does not know this load balancer", "6/6": "other configuration change", "6/7": "connection collision", "6/9": "hard reset", "6/10": "BFD is down",
 }

@@ -228,16 +228,16 @@ func (c *Checks) sentBy(ifindex int) string {
 func (c *Checks) report(results []check.Result) {
 	servers := make([]engine.ServerHealth, len(results))
 	for i, r := range results {
-		servers[i] = engine.ServerHealth{Service: r.Service, ID: r.ID, View: health.View{Healthy: r.Healthy, Direct: r.Straight != "", Unanswered: r.Straight == "" && r.Unanswered, Detail: r.Detail}}
+		servers[i] = engine.ServerHealth{Service: r.Service, ID: r.ID, View: health.View{Healthy: r.Healthy, Direct: r.Direct != "", Unanswered: r.Direct == "" && r.Unanswered, Detail: r.Detail}}
 		if r.Healthy && r.Cookie == check.CookieMissing {
 			servers[i].Detail = checkroute.ErrNoTimestamps.Error()
 		}
 		switch {
-		case r.Straight == "":
+		case r.Direct == "":
 		case servers[i].Detail != "":
-			servers[i].Detail += " (direct: " + r.Straight + ")"
+			servers[i].Detail += " (direct: " + r.Direct + ")"
 		default:
-			servers[i].Detail = "direct: " + r.Straight
+			servers[i].Detail = "direct: " + r.Direct
 		}
 		if !r.Healthy && r.SentBy != 0 {
 			servers[i].Detail += " (" + c.sentBy(r.SentBy) + ")"

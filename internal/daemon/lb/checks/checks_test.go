@@ -13,7 +13,7 @@ import (
 func TestADirectCheckIsMarkedWhetherItSucceedsOrNot(t *testing.T) {
 	var reported []engine.ServerHealth
 	c := &Checks{options: Options{Report: func(servers []engine.ServerHealth) { reported = servers }}}
-	direct := check.Remarks{Straight: "port 80"}
+	direct := check.Remarks{Direct: "port 80"}
 	c.report([]check.Result{
 		{ID: 1, Healthy: true}, {ID: 2, Healthy: true, Remarks: direct}, {ID: 3, Detail: "timed out", Remarks: direct}, {ID: 4, Detail: "timed out"},
 	})

@@ -42,7 +42,7 @@ func (c *Checks) Problems(now *dataplane.Snapshot) (problems []string) {
 // Filtered are the tunnels that something on the way seems to drop.
 func (c *Checks) Filtered(now *dataplane.Snapshot, name string) []filtered.Cause {
 	results := c.prober.All()
-	if !slices.ContainsFunc(results, func(r check.Result) bool { return r.Straight == "" && r.Unanswered && !r.Healthy }) {
+	if !slices.ContainsFunc(results, func(r check.Result) bool { return r.Direct == "" && r.Unanswered && !r.Healthy }) {
 		return nil // describing the paths to all servers takes a system call for each
 	}
 	servers := map[checkroute.Key]filtered.View{}
@@ -62,7 +62,7 @@ func (c *Checks) Filtered(now *dataplane.Snapshot, name string) []filtered.Cause
 	var views []filtered.View
 	for _, r := range results {
 		v, tunnelled := servers[checkroute.Key{Service: r.Service, ID: r.ID}]
-		if !tunnelled || r.Straight != "" {
+		if !tunnelled || r.Direct != "" {
 			continue
 		}
 		v.Answers = r.Healthy || !r.Unanswered

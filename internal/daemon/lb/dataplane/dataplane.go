@@ -176,7 +176,7 @@ func (t *Tables) follow(state *desired.State) error {
 	if err := t.write(changes, next); err != nil || !before.Followed {
 		return err
 	}
-	t.beginAnew(before.State, next)
+	t.beginAgain(before.State, next)
 	return nil
 }
 

@@ -110,9 +110,9 @@ func (s *Snapshot) dispatched(service string) (n uint64) {
 	return n
 }
 
-// beginAnew gives servers that take new connections, and did not before, the mean of those that go on. What a server had open when it
+// beginAgain gives servers that take new connections, and did not before, the mean of those that go on. What a server had open when it
 // fell says nothing about it now, and one with nothing open would get every new connection.
-func (t *Tables) beginAnew(before *desired.State, now *Snapshot) {
+func (t *Tables) beginAgain(before *desired.State, now *Snapshot) {
 	for i := range now.Running.Services {
 		s := &now.Running.Services[i]
 		was := before.Running.Service(s.Name)

@@ -110,9 +110,9 @@ func (l *Local) Follow(now *dataplane.Snapshot) {
 		if l.options.JudgeOnly {
 			s.Dispatch, s.Load = model.DispatchRR, model.Load{}
 		}
-		sick := now.Unhealthy[s.Name]
+		down := now.Unhealthy[s.Name]
 		view.Services = append(view.Services, engine.ServiceView{
-			Service: s, Removed: now.Lingering(s.Name), Past: now.Past[s.Name], Down: sick.Down, Kept: sick.Kept, Cut: sick.Cut,
+			Service: s, Removed: now.Lingering(s.Name), Past: now.Past[s.Name], Down: down.Down, Kept: down.Kept, Cut: down.Cut,
 		})
 	}
 	l.engine.SetState(view)

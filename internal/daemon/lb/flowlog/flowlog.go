@@ -105,8 +105,8 @@ func openLogFile(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, fileMode)
 }
 
-// Tell hands a connection over. It never waits, after Close neither. reclaimed: the data path took its index.
-func (l *Log) Tell(service, server string, ended *connections.Connection, reason connections.EndReason, reclaimed bool) {
+// Add hands a connection over. It never waits, after Close neither. reclaimed: the data path took its index.
+func (l *Log) Add(service, server string, ended *connections.Connection, reason connections.EndReason, reclaimed bool) {
 	if l == nil {
 		return
 	}

@@ -49,7 +49,7 @@ func TestAConnectionThatEndedIsALineOfTheLog(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "flows.json")
 	l, _ := newLog(t, path)
 	before := time.Now()
-	l.Tell("web", "s1", endedConnection(1), connections.EndedByRST, true)
+	l.Add("web", "s1", endedConnection(1), connections.EndedByRST, true)
 	l.Close()
 	l.Run()
 	got := lines(t, path)
@@ -70,7 +70,7 @@ func TestNobodyWaitsForTheLogAndDropsAreCounted(t *testing.T) {
 	l, _ := newLog(t, filepath.Join(t.TempDir(), "flows.json"))
 	const more = 3
 	for range queueSize + more { // nobody writes
-		l.Tell("web", "s1", endedConnection(1), connections.EndedIdle, false)
+		l.Add("web", "s1", endedConnection(1), connections.EndedIdle, false)
 	}
 	if dropped := l.dropped[dropQueue].Load(); dropped != more {
 		t.Errorf("dropped %d, not %d", dropped, more)
@@ -80,16 +80,16 @@ func TestNobodyWaitsForTheLogAndDropsAreCounted(t *testing.T) {
 		t.Errorf("written %d", l.written.Load())
 	}
 	var none *Log
-	none.Tell("web", "s1", endedConnection(1), connections.EndedIdle, false) // nobody keeps one
+	none.Add("web", "s1", endedConnection(1), connections.EndedIdle, false) // nobody keeps one
 }
 
 func TestWhoTellsALogThatHasEndedIsHeardByNobody(t *testing.T) {
 	l, _ := newLog(t, filepath.Join(t.TempDir(), "flows.json"))
-	l.Tell("web", "s1", endedConnection(1), connections.EndedIdle, false)
+	l.Add("web", "s1", endedConnection(1), connections.EndedIdle, false)
 	l.Close()
-	l.Tell("web", "s1", endedConnection(2), connections.EndedIdle, false)
+	l.Add("web", "s1", endedConnection(2), connections.EndedIdle, false)
 	l.Run()
-	l.Tell("web", "s1", endedConnection(3), connections.EndedIdle, false)
+	l.Add("web", "s1", endedConnection(3), connections.EndedIdle, false)
 	if l.written.Load() != 1 || l.dropped[dropQueue].Load() != 2 {
 		t.Errorf("written %d, dropped %d", l.written.Load(), l.dropped[dropQueue].Load())
 	}

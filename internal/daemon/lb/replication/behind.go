@@ -72,7 +72,7 @@ func (b *behind) why(now time.Time) string {
 	if b.most == 0 || now.Sub(b.since) < behindLife {
 		return ""
 	}
-	return fmt.Sprintf("this load balancer goes by version %d of the ring, most others by version %d or newer: no controller tells it the ring, and it cannot get it from them", b.own, b.most)
+	return fmt.Sprintf("this load balancer goes by version %d of the ring, most others by version %d or newer: no controller sends it the ring, and it cannot get it from them", b.own, b.most)
 }
 
 // asked returns whom to ask for a newer ring, one after the other.
@@ -135,7 +135,7 @@ func (r *Replication) askRing(ctx context.Context, peer Peer) error {
 		return err
 	}
 	if state := r.state.Load(); state.View != nil && state.View.Version == view.Version && state.PassedOn == peer.Name {
-		r.Log.Warn("no controller tells this load balancer of the ring: it goes by the one that another load balancer has passed on", "from", peer.Name, "signed by", signer.Name,
+		r.Log.Warn("no controller sends this load balancer the ring: it uses the one that another load balancer passed on", "from", peer.Name, "signed by", signer.Name,
 			"version", view.Version, "on the ring", state.isOnRing(state.Number))
 	}
 	r.observe()

@@ -90,7 +90,7 @@ func (r *Replication) ping(ctx context.Context) {
 		}
 	}()
 	said := ""
-	var toldHeard, toldSilent []uint32
+	var lastHeard, lastSilent []uint32
 	for {
 		select {
 		case <-tick.C:
@@ -119,9 +119,9 @@ func (r *Replication) ping(ctx context.Context) {
 		r.listen(socket, state, &keys)
 		r.behind.note(time.Now(), r.path.ViewVersion(), r.pings.views())
 		heard, silent := r.pings.heard()
-		if !slices.Equal(heard, toldHeard) || !slices.Equal(silent, toldSilent) {
-			toldHeard, toldSilent = heard, silent
-			r.tell()
+		if !slices.Equal(heard, lastHeard) || !slices.Equal(silent, lastSilent) {
+			lastHeard, lastSilent = heard, silent
+			r.wakeReporter()
 		}
 		r.ask(socket, state, &keys)
 	}

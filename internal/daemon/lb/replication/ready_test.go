@@ -30,11 +30,11 @@ func TestARingThatDoesNotNameALoadBalancerDoesNotMakeItReady(t *testing.T) {
 		}
 		return v
 	}
-	if err := r.take(view(5), ""); err != nil || r.told.Load() || r.nameless.Load() == nil {
-		t.Errorf("a ring of others: %v, ready %v, nameless since %v", err, r.told.Load(), r.nameless.Load())
+	if err := r.take(view(5), ""); err != nil || r.informed.Load() || r.nameless.Load() == nil {
+		t.Errorf("a ring of others: %v, ready %v, nameless since %v", err, r.informed.Load(), r.nameless.Load())
 	}
-	if err := r.take(view(0), ""); err != nil || !r.told.Load() {
-		t.Errorf("no ring: %v, ready %v", err, r.told.Load())
+	if err := r.take(view(0), ""); err != nil || !r.informed.Load() {
+		t.Errorf("no ring: %v, ready %v", err, r.informed.Load())
 	}
 }
 
@@ -49,8 +49,8 @@ func TestALoadBalancerOffTheRingIsReadyOnceItHearsOneThatIsOnIt(t *testing.T) {
 			t.Errorf("%s: %q, want %q", what, why, want)
 		}
 	}
-	expect("at the start", "no controller has said")
-	r.told.Store(true)
+	expect("at the start", "no controller has sent the list")
+	r.informed.Store(true)
 	r.state.Store(&State{Number: 1, Peers: peers})
 	expect("no ring", "")
 	on := func(numbers ...uint16) {

@@ -49,7 +49,7 @@ const (
 	retryPeriod  = time.Second
 	reportPeriod = time.Second
 	countPeriod  = 10 * time.Second
-	problemLife  = time.Minute // that what has failed once is told for
+	problemLife  = time.Minute // a failure is reported for so long
 	copyEntries  = 4096        // of one Copy
 )
 
@@ -74,7 +74,7 @@ type Replication struct {
 	behind  behind
 	clients clients
 
-	told         atomic.Bool               // a controller, now or to an earlier process
+	informed     atomic.Bool               // a controller, now or to an earlier process
 	nameless     atomic.Pointer[time.Time] // since when there is a ring that does not know this node; nil: there is none
 	cannotListen atomic.Pointer[string]    // why copies cannot be taken; empty: they can
 	wake         chan struct{}             // there is something to report
@@ -86,9 +86,9 @@ type Replication struct {
 	machine  *replica.Node // nil: there is no ring yet
 	entries  *table
 	answers  *table
-	revision uint64                       // of the ring's document that was told last
+	revision uint64                       // of the ring's document received last
 	signed   *ballastv1.SignedReplicaView // the ring that this node goes by; nil: no controller has signed it
-	untaken  *ballastv1.ReplicaView       // what was told last, where that could not be carried out
+	untaken  *ballastv1.ReplicaView       // received last, where it could not be carried out
 	unshown  *lb.ReplicaView              // what packets should go by, where that could not be written
 	done     []uint32
 	copying  map[copyKey]bool // on their way
@@ -106,7 +106,7 @@ type State struct {
 	Number      uint16     `json:"number,omitempty"`    // of this node; 0: none yet
 	Life        uint32     `json:"life,omitempty"`      // that the entries are of
 	View        *View      `json:"view,omitempty"`      // nil: there is no ring yet
-	PassedOn    string     `json:"passed_on,omitempty"` // load balancer that has passed the view on; empty: a controller has told it
+	PassedOn    string     `json:"passed_on,omitempty"` // load balancer that passed the view on; empty: a controller sent it
 	Peers       []Peer     `json:"peers,omitempty"`     // this node included
 }
 
@@ -118,7 +118,7 @@ func (s *State) isOnRing(number uint16) bool {
 	return on
 }
 
-// View is a ring as controllers have told it.
+// View is a ring as controllers sent it.
 type View struct {
 	Version   uint32        `json:"version"`
 	Synced    uint32        `json:"synced"`
@@ -210,7 +210,7 @@ func (r *Replication) resume() error {
 		return err
 	}
 	if s.View != nil && s.Number != 0 {
-		r.told.Store(true)
+		r.informed.Store(true)
 		r.open(s)
 		r.machine.Resume(s.Life)
 		r.adopt(s.View)
@@ -345,12 +345,12 @@ func (r *Replication) observe() {
 	}
 	r.live.Store(&next)
 	if next.view != before.view || next.synced != before.synced || !slices.Equal(next.done, before.done) {
-		r.tell()
+		r.wakeReporter()
 	}
 }
 
-// tell has a report sent soon.
-func (r *Replication) tell() {
+// wakeReporter has a report sent soon.
+func (r *Replication) wakeReporter() {
 	select {
 	case r.wake <- struct{}{}:
 	default:

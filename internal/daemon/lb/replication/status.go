@@ -12,7 +12,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 )
 
-// namelessLife is how long a ring may not know a node before it is told: a controller takes less to give a number.
+// namelessLife is how long a ring may lack a node before that is reported: a controller takes less to give a number.
 const namelessLife = 5 * time.Second
 
 // NotReady is why packets of replicated services should not come here yet; empty: they may.
@@ -28,8 +28,8 @@ func (r *Replication) apart() string {
 	if since := r.nameless.Load(); since != nil && time.Since(*since) >= namelessLife {
 		return "the ring does not know this load balancer: see `ballast ctl replica list`"
 	}
-	if !r.told.Load() {
-		return "no controller has said yet who else keeps replicated entries"
+	if !r.informed.Load() {
+		return "no controller has sent the list of load balancers with replicated entries yet"
 	}
 	if why := r.behind.why(time.Now()); why != "" {
 		return why
@@ -128,7 +128,7 @@ var (
 	metricCapacity  = prometheus.NewDesc("ballast_replica_capacity", "Entries that each of the two tables can hold.", nil, nil)
 	metricVersion   = prometheus.NewDesc("ballast_replica_version", "Version of the ring in use; 0: none.", nil, nil)
 	metricSynced    = prometheus.NewDesc("ballast_replica_synced_version", "Newest version of the ring that is known to be synced.", nil, nil)
-	metricPeers     = prometheus.NewDesc("ballast_replica_peers", "Other load balancers, by whether their data path answers: heard, silent or unknown.", []string{"state"}, nil)
+	metricPeers     = prometheus.NewDesc("ballast_replica_peers", "Other load balancers, by the state of their data path.", []string{"state"}, nil)
 	metricExpired   = prometheus.NewDesc("ballast_replica_expired_total", "Entries and answers that have expired.", nil, nil)
 	metricUncopied  = prometheus.NewDesc("ballast_replica_uncopied_total", "Entries that a sync had no room for: one load balancer less has them.", nil, nil)
 	metricConflicts = prometheus.NewDesc("ballast_replica_conflicts_total", "Answers that contradict what was known.", nil, nil)

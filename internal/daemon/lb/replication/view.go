@@ -14,16 +14,16 @@ import (
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
-// told is a message of a controller, once it was found to make sense.
-type told struct {
+// ringView is a message of a controller, once it was found to make sense.
+type ringView struct {
 	view         View
 	peers        []Peer
 	incarnations map[uint16]uint64
 	starts       []ring.Sync
-	passedOn     string // load balancer; empty: a controller tells it
+	passedOn     string // load balancer; empty: a controller sent it
 }
 
-func (t *told) named(name string) *Peer {
+func (t *ringView) named(name string) *Peer {
 	for i := range t.peers {
 		if t.peers[i].Name == name {
 			return &t.peers[i]
@@ -32,14 +32,14 @@ func (t *told) named(name string) *Peer {
 	return nil
 }
 
-func (t *told) isOn(number uint16) bool {
+func (t *ringView) isOn(number uint16) bool {
 	_, on := t.view.List.Find(number)
 	return on
 }
 
 // readView refuses what the data path could not work with.
-func readView(m *ballastv1.ReplicaView) (*told, error) {
-	t := &told{view: View{Version: m.Version, Synced: m.Synced, Chain: int(m.Chain), Idle: m.IdleTimeout.AsDuration(), Since: m.Since, Cancelled: m.Cancelled},
+func readView(m *ballastv1.ReplicaView) (*ringView, error) {
+	t := &ringView{view: View{Version: m.Version, Synced: m.Synced, Chain: int(m.Chain), Idle: m.IdleTimeout.AsDuration(), Since: m.Since, Cancelled: m.Cancelled},
 		incarnations: map[uint16]uint64{}}
 	for _, n := range m.Nodes {
 		address, err := netip.ParseAddrPort(n.Address)
@@ -95,27 +95,27 @@ func (r *Replication) OnView(controller string, message *ballastv1.ReplicaView) 
 
 // take takes a ring that a controller tells, or that a load balancer has passed on. The caller holds the lock.
 func (r *Replication) take(message *ballastv1.ReplicaView, passedOn string) error {
-	told, err := readView(message)
+	received, err := readView(message)
 	if err != nil {
 		return err
 	}
-	told.passedOn = passedOn
+	received.passedOn = passedOn
 	before := r.state.Load()
 	version := uint32(0)
 	if before.View != nil {
 		version = before.View.Version
 	}
-	if told.view.Version < version || told.view.Version == version && version != 0 && (message.Revision < r.revision || passedOn != "") {
+	if received.view.Version < version || received.view.Version == version && version != 0 && (message.Revision < r.revision || passedOn != "") {
 		return nil // of one that lags behind
 	}
-	if r.untaken != nil && told.view.Version < r.untaken.Version {
+	if r.untaken != nil && received.view.Version < r.untaken.Version {
 		return nil // as well
 	}
 	failed := r.untaken != nil
 	if passedOn == "" { // else it is asked for again
 		r.untaken = message
 	}
-	if err := r.follow(told, message); err != nil {
+	if err := r.follow(received, message); err != nil {
 		return err
 	}
 	if r.untaken = nil; failed && r.unshown == nil {
@@ -125,13 +125,13 @@ func (r *Replication) take(message *ballastv1.ReplicaView, passedOn string) erro
 }
 
 // follow carries out what a controller tells.
-func (r *Replication) follow(told *told, message *ballastv1.ReplicaView) error {
+func (r *Replication) follow(received *ringView, message *ballastv1.ReplicaView) error {
 	before := r.state.Load()
-	r.path.SetRing(told.view.Version != 0)
-	me := told.named(r.Name)
+	r.path.SetRing(received.view.Version != 0)
+	me := received.named(r.Name)
 	if me == nil { // it does not know us yet
-		if told.view.Version == 0 {
-			r.told.Store(true)
+		if received.view.Version == 0 {
+			r.informed.Store(true)
 		} else if r.nameless.Load() == nil {
 			now := time.Now()
 			r.nameless.Store(&now)
@@ -147,30 +147,30 @@ func (r *Replication) follow(told *told, message *ballastv1.ReplicaView) error {
 		}
 		next = *r.state.Load()
 	}
-	next.Number, next.Peers = me.Number, told.peers
+	next.Number, next.Peers = me.Number, received.peers
 	if !slices.Equal(next.Peers, before.Peers) || next.Number != before.Number {
 		if err := r.setPeers(&next); err != nil {
 			return err
 		}
 	}
-	r.told.Store(true)
+	r.informed.Store(true)
 	// Who is on the ring with other entries than ours takes no part until that is known: see replica.NewNode.
-	if waits := told.view.Version == 0 || told.isOn(me.Number) && told.incarnations[me.Number] != next.Incarnation; waits {
+	if waits := received.view.Version == 0 || received.isOn(me.Number) && received.incarnations[me.Number] != next.Incarnation; waits {
 		r.keep(&next)
 		return nil
 	}
-	next.View, next.PassedOn, r.signed = &told.view, told.passedOn, message.Signed
+	next.View, next.PassedOn, r.signed = &received.view, received.passedOn, message.Signed
 	r.keep(&next)
 	if r.machine == nil {
 		r.open(&next)
 	}
 	r.revision = message.Revision
 	r.do(r.adopt(next.View))
-	for _, sync := range told.starts {
+	for _, sync := range received.starts {
 		r.do(r.machine.Receive(replica.Message{Kind: replica.StartSync, View: next.View.Version, Sync: sync.ID, Range: sync.Range}))
 	}
 	next.Life = 0
-	if member, on := told.view.List.Find(me.Number); on {
+	if member, on := received.view.List.Find(me.Number); on {
 		next.Life = member.Life
 	}
 	r.keep(&next)

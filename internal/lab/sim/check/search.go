@@ -191,7 +191,7 @@ func (q *search) atOnce(w *world, m *replica.Message) bool {
 	case replica.NewView:
 		return m.View <= view || q.small.SameViews
 	case replica.WhoOwns, replica.Write:
-		return m.View < view && q.setup.Config.Rules.CheckView && !q.setup.Config.Rules.AskAnew
+		return m.View < view && q.setup.Config.Rules.CheckView && !q.setup.Config.Rules.AskAgain
 	case replica.Copy:
 		return m.View < view && q.setup.Config.Rules.CheckView
 	}

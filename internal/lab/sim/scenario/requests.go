@@ -88,7 +88,7 @@ func (r *requests) report(w *queueing.World) {
 	for server, active := range r.pool.active {
 		busy, open := w.Tell(server)
 		if active {
-			r.reports.Told(r.clock(), uint16(server+1), balance.Told{
+			r.reports.Report(r.clock(), uint16(server+1), balance.Report{
 				MeanQueue: open, HasQueue: true,
 				CPUPermille: uint16(math.Round(1000 * busy)), CPUs: float64(r.scenario.Servers[r.pool.groups[server]].Cores), HasCPU: true,
 			})

@@ -154,8 +154,8 @@ func clock(ns int64) time.Time { return time.Unix(0, ns) }
 
 func (b *testbed) tell(now int64, i int) {
 	h := &b.hosts[i]
-	reported := balance.Told{HasQueue: true, MeanQueue: h.tell(now, now-b.reportedNS[i]), Connections: uint32(len(h.open))}
-	b.balance.Told(clock(now), uint16(i+1), reported)
+	reported := balance.Report{HasQueue: true, MeanQueue: h.tell(now, now-b.reportedNS[i]), Connections: uint32(len(h.open))}
+	b.balance.Report(clock(now), uint16(i+1), reported)
 	b.reportedNS[i] = now
 	b.reportNS[i] += b.intervalNS
 }

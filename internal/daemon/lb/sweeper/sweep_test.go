@@ -1,4 +1,4 @@
-package keeper
+package sweeper
 
 import (
 	"fmt"
@@ -12,7 +12,7 @@ import (
 )
 
 // fakeTables are tables of so many blocks, sorted by name, that nobody looks into.
-func (k *Keeper) fakeTables(blocks map[string]uint32) (tables []*table) {
+func (k *Sweeper) fakeTables(blocks map[string]uint32) (tables []*table) {
 	base := uint32(0)
 	for _, name := range []string{"a", "b", "c", "d"} {
 		if blocks[name] == 0 {
@@ -38,7 +38,7 @@ func (s sweeps) sweep(t *table, from, blocks uint32) (tally connections.Tally) {
 }
 
 func TestARoundSweepsEveryBlockOnce(t *testing.T) {
-	k := Keeper{counts: map[string]*counts{}}
+	k := Sweeper{counts: map[string]*counts{}}
 	tables := k.fakeTables(map[string]uint32{"a": 40, "b": 1, "d": 16})
 	swept, want := sweeps{}, sweeps{}
 	for _, table := range tables {
@@ -58,7 +58,7 @@ func TestARoundSweepsEveryBlockOnce(t *testing.T) {
 }
 
 func TestTablesMayComeGoAndMoveDuringASweep(t *testing.T) {
-	k := Keeper{counts: map[string]*counts{}}
+	k := Sweeper{counts: map[string]*counts{}}
 	before := k.fakeTables(map[string]uint32{"a": 4, "b": 8, "c": 4})
 	k.sweep.next(before, 4, sweeps{}.sweep)
 	k.sweep.next(before, 4, sweeps{}.sweep) // half of b
@@ -76,7 +76,7 @@ func TestTablesMayComeGoAndMoveDuringASweep(t *testing.T) {
 }
 
 func TestASweepTakesItsTime(t *testing.T) {
-	k := Keeper{counts: map[string]*counts{}}
+	k := Sweeper{counts: map[string]*counts{}}
 	for _, example := range []struct {
 		blocks  uint32
 		idle    time.Duration

@@ -1,5 +1,5 @@
 // Clients whose packets visit a scrubber first.
-package keeper
+package sweeper
 
 import (
 	"encoding/json"
@@ -61,14 +61,14 @@ func (s *suspects) replace(list []Suspect) {
 }
 
 // Suspects are those there are now, to be saved. The list is never changed.
-func (k *Keeper) Suspects() []Suspect {
+func (k *Sweeper) Suspects() []Suspect {
 	k.mutex.Lock()
 	defer k.mutex.Unlock()
 	return k.suspects.list
 }
 
 // Load goes on with the suspects that an earlier process has saved.
-func (k *Keeper) Load(list []Suspect) {
+func (k *Sweeper) Load(list []Suspect) {
 	k.mutex.Lock()
 	defer k.mutex.Unlock()
 	k.suspects.replace(list)
@@ -121,7 +121,7 @@ func (h held) setSuspects() error {
 }
 
 // ListSuspects answers GET of api.PathSuspects.
-func (k *Keeper) ListSuspects(*http.Request) (any, error) {
+func (k *Sweeper) ListSuspects(*http.Request) (any, error) {
 	out := []api.Suspect{}
 	for _, s := range k.Suspects() {
 		out = append(out, api.Suspect{Service: s.Service, Client: s.Client, Until: s.Until})
@@ -130,7 +130,7 @@ func (k *Keeper) ListSuspects(*http.Request) (any, error) {
 }
 
 // SetSuspect answers POST of api.PathSuspects.
-func (k *Keeper) SetSuspect(r *http.Request) (any, error) {
+func (k *Sweeper) SetSuspect(r *http.Request) (any, error) {
 	return k.changeSuspects(r, func(service *model.Service, s api.Suspect, before []Suspect) (after []Suspect, changes string, err error) {
 		if service.Table.Scrubber == "" {
 			return nil, "", api.BadRequest("service %s has no scrubber: name one of its servers as its table's scrubber, with weight 0", s.Service)
@@ -153,7 +153,7 @@ func (k *Keeper) SetSuspect(r *http.Request) (any, error) {
 }
 
 // ClearSuspect answers DELETE of api.PathSuspects.
-func (k *Keeper) ClearSuspect(r *http.Request) (any, error) {
+func (k *Sweeper) ClearSuspect(r *http.Request) (any, error) {
 	return k.changeSuspects(r, func(_ *model.Service, s api.Suspect, before []Suspect) (after []Suspect, changes string, err error) {
 		after = slices.DeleteFunc(slices.Clone(before), func(was Suspect) bool { return was.is(s.Service, s.Client) })
 		if len(after) == len(before) {
@@ -167,7 +167,7 @@ func (k *Keeper) ClearSuspect(r *http.Request) (any, error) {
 type suspectsChange func(service *model.Service, s api.Suspect, before []Suspect) (after []Suspect, done string, err error)
 
 // changeSuspects carries out a change of a copy of the list, for connections that come and for those that are there.
-func (k *Keeper) changeSuspects(r *http.Request, change suspectsChange) (any, error) {
+func (k *Sweeper) changeSuspects(r *http.Request, change suspectsChange) (any, error) {
 	var s api.Suspect
 	if err := json.NewDecoder(r.Body).Decode(&s); err != nil {
 		return nil, api.BadRequest("read a suspect: %s", err)

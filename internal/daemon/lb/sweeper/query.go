@@ -1,5 +1,5 @@
 // What connections there are: requests that go through the tables.
-package keeper
+package sweeper
 
 import (
 	"cmp"
@@ -47,7 +47,7 @@ type foundConnection struct {
 }
 
 // Connections answers api.PathConnections.
-func (k *Keeper) Connections(r *http.Request) (any, error) {
+func (k *Sweeper) Connections(r *http.Request) (any, error) {
 	asked, err := api.ParseConnectionQuery(r.URL.Query())
 	if err != nil {
 		return nil, err
@@ -165,7 +165,7 @@ func (t *table) ids(server string) map[uint16]bool {
 }
 
 // search goes through a table. Where the table is replaced meanwhile, the rest is left out.
-func (k *Keeper) search(q *query, t *table) (occupancy connections.Occupancy) {
+func (k *Sweeper) search(q *query, t *table) (occupancy connections.Occupancy) {
 	q.table, q.counts, q.server = t, nil, nil
 	if q.Server != "" {
 		q.server = t.ids(q.Server)

@@ -1,5 +1,5 @@
 // The sweep through all tables, a part at a time.
-package keeper
+package sweeper
 
 import (
 	"cmp"
@@ -80,12 +80,12 @@ func (s *sweep) next(tables []*table, blocks uint32, sweep func(t *table, from, 
 func (h held) sweepBlocks(t *table, from, blocks uint32) connections.Tally {
 	return h.path.Connections().Sweep(t.Table, from, blocks, &t.rules, func(ended *connections.Connection, reason connections.EndReason) {
 		t.counts.ended[reason]++
-		h.Flows.Tell(t.service, t.servers[ended.Server], ended, reason, false)
+		h.Flows.Add(t.service, t.servers[ended.Server], ended, reason, false)
 	})
 }
 
 // sweepNow sweeps a service's table at once: what its entries say of suspects is what the list says.
-func (k *Keeper) sweepNow(service string) {
+func (k *Sweeper) sweepNow(service string) {
 	for block, there := uint32(0), true; there; block += lookChunk {
 		k.hold(func(h held) {
 			t, err := h.tableOf(service)

@@ -1,5 +1,5 @@
 // Prometheus metrics of connection tables and the flow log.
-package keeper
+package sweeper
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,14 +19,14 @@ var (
 )
 
 // Describe is of prometheus.Collector.
-func (k *Keeper) Describe(out chan<- *prometheus.Desc) {
+func (k *Sweeper) Describe(out chan<- *prometheus.Desc) {
 	for _, desc := range []*prometheus.Desc{tableEntries, tableCapacity, tableEnded, tableSweeps, tableSuspects, flowLogRecords, flowLogDropped} {
 		out <- desc
 	}
 }
 
 // Collect is of prometheus.Collector.
-func (k *Keeper) Collect(out chan<- prometheus.Metric) {
+func (k *Sweeper) Collect(out chan<- prometheus.Metric) {
 	k.hold(func(h held) {
 		for _, t := range h.tables {
 			h.collect(t, out)

@@ -1,6 +1,6 @@
-// Package keeper keeps the connection tables of a load balancer's services: it frees entries of connections that have ended, answers who
+// Package sweeper keeps the connection tables of a load balancer's services: it frees entries of connections that have ended, answers who
 // asks for connections, and knows who is suspect.
-package keeper
+package sweeper
 
 import (
 	"cmp"
@@ -32,8 +32,8 @@ type Options struct {
 	Log    *slog.Logger
 }
 
-// Keeper keeps the tables of one load balancer. All methods are safe for concurrent use. Its lock comes before those of dataplane.
-type Keeper struct {
+// Sweeper keeps the tables of one load balancer. All methods are safe for concurrent use. Its lock comes before those of dataplane.
+type Sweeper struct {
 	Options
 	path     *lb.LB
 	numbered atomic.Pointer[map[uint32]*table] // by service number, for who has no lock
@@ -74,17 +74,17 @@ type counts struct {
 }
 
 // New returns a keeper that does nothing yet.
-func New(o Options) *Keeper {
-	return &Keeper{Options: o, path: o.Tables.Path(), counts: map[string]*counts{}}
+func New(o Options) *Sweeper {
+	return &Sweeper{Options: o, path: o.Tables.Path(), counts: map[string]*counts{}}
 }
 
 // held is the keeper's tables while they stay where they are and nobody else has them.
 type held struct {
-	*Keeper
+	*Sweeper
 	now *dataplane.Snapshot
 }
 
-func (k *Keeper) hold(do func(h held)) {
+func (k *Sweeper) hold(do func(h held)) {
 	k.mutex.Lock()
 	defer k.mutex.Unlock()
 	k.Tables.Hold(func(now *dataplane.Snapshot) {
@@ -134,7 +134,7 @@ func (h held) table(s *model.Service, place plan.Place) *table {
 	return t
 }
 
-func (k *Keeper) countsOf(service string, place plan.TablePlace) *counts {
+func (k *Sweeper) countsOf(service string, place plan.TablePlace) *counts {
 	if k.counts[service] == nil {
 		k.counts[service] = &counts{place: place}
 	}
@@ -142,7 +142,7 @@ func (k *Keeper) countsOf(service string, place plan.TablePlace) *counts {
 }
 
 // Run keeps the tables until ctx ends, and writes the log. reclaimed is of Watch.
-func (k *Keeper) Run(ctx context.Context, reclaimed *lb.Reclaimed) {
+func (k *Sweeper) Run(ctx context.Context, reclaimed *lb.Reclaimed) {
 	var telling, writing sync.WaitGroup
 	if k.Flows != nil {
 		writing.Go(k.Flows.Run)
@@ -169,7 +169,7 @@ func (k *Keeper) Run(ctx context.Context, reclaimed *lb.Reclaimed) {
 }
 
 // Recover gives back what an earlier daemon held when it was killed.
-func (k *Keeper) Recover() {
+func (k *Sweeper) Recover() {
 	k.hold(func(h held) {
 		if !k.path.Adopted() || !h.now.Followed {
 			return
@@ -188,14 +188,14 @@ func (k *Keeper) Recover() {
 }
 
 // flushCounts counts the packets that wait for it.
-func (k *Keeper) flushCounts() {
+func (k *Sweeper) flushCounts() {
 	if err := k.path.FlushCounts(); err != nil {
 		k.Log.Error("connections are shown without their last packets", "error", err)
 	}
 }
 
 // Watch lets the data path tell of connections that it takes the index from; nil: it does not.
-func (k *Keeper) Watch() *lb.Reclaimed {
+func (k *Sweeper) Watch() *lb.Reclaimed {
 	if k.Flows == nil {
 		return nil
 	}
@@ -207,7 +207,7 @@ func (k *Keeper) Watch() *lb.Reclaimed {
 }
 
 // follow logs the connections that the data path itself took the index from.
-func (k *Keeper) follow(ctx context.Context, watch *lb.Reclaimed) {
+func (k *Sweeper) follow(ctx context.Context, watch *lb.Reclaimed) {
 	stop := context.AfterFunc(ctx, func() { watch.Close() })
 	defer stop()
 	var t *table // of the connection that is being read
@@ -230,7 +230,7 @@ func (k *Keeper) follow(ctx context.Context, watch *lb.Reclaimed) {
 			k.Flows.Gone()
 		default:
 			t.counts.reclaimed.Add(1)
-			k.Flows.Tell(t.service, t.servers[ended.Server], &ended, reason, true)
+			k.Flows.Add(t.service, t.servers[ended.Server], &ended, reason, true)
 		}
 	}
 }

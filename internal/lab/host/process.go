@@ -144,6 +144,19 @@ func (p *Process) Stop(ctx context.Context) {
 	}
 }
 
+// Finish waits until the process has ended by itself, which must succeed.
+func (p *Process) Finish() {
+	p.Wanted.Store(true)
+	select {
+	case <-p.Exited:
+	case <-p.lab.Context.Done():
+		script.Check(context.Cause(p.lab.Context))
+	}
+	if p.Err != nil {
+		script.Check(fmt.Errorf("%s: %w: %s", p, p.Err, p.LastWords()))
+	}
+}
+
 // Died returns why a process is not running, or nil while it runs.
 func (p *Process) Died() error {
 	select {

@@ -88,14 +88,6 @@ func (s *Sessions) End() map[string]tlsclient.Outcome {
 
 // Wait waits until all have ended by themselves, and returns what they have seen, by name.
 func (s *Sessions) Wait() map[string]tlsclient.Outcome {
-	s.process.Wanted.Store(true)
-	select {
-	case <-s.process.Exited:
-	case <-s.process.Context().Done():
-		script.Check(s.process.Context().Err())
-	}
-	if s.process.Err != nil {
-		script.Check(fmt.Errorf("%s: %w: %s", s.process, s.process.Err, s.process.LastWords()))
-	}
+	s.process.Finish()
 	return s.Now()
 }

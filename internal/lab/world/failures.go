@@ -73,10 +73,6 @@ func (f *Failures) Reborn(i int) {
 // DetachLB removes the data path of a load balancer, whose daemon has ended.
 func (f *Failures) DetachLB(i int) {
 	node := LBName(i)
-	p := script.Must(f.network.lab.Start(host.Spawn{Node: node, Program: f.network.lab.Binary,
-		Arguments: append([]string{"lb", "--detach"}, f.rollout.directories(node)...)}))
-	<-p.Exited
-	if p.Err != nil {
-		script.Check(errors.Join(p.Err, errors.New(p.LastWords())))
-	}
+	script.Must(f.network.lab.Start(host.Spawn{Node: node, Program: f.network.lab.Binary,
+		Arguments: append([]string{"lb", "--detach"}, f.rollout.directories(node)...)})).Finish()
 }

@@ -3,17 +3,14 @@ package throughput
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/netip"
-	"os/exec"
 	"regexp"
 	"strconv"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
-	"github.com/ballast-lb/ballast/internal/lab/host"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/script"
 	"github.com/ballast-lb/ballast/internal/lab/software"
@@ -109,21 +106,9 @@ func wrk(t *world.Trial, vip string, length time.Duration) float64 {
 
 // runClientTool runs a program on the client node to its end.
 func runClientTool(t *world.Trial, length time.Duration, program string, arguments ...string) []byte {
-	if _, err := exec.LookPath(program); err != nil {
-		script.Check(fmt.Errorf("measure throughput: %w: install %s", err, program))
-	}
 	var output bytes.Buffer
-	p := script.Must(t.Lab.Start(host.Spawn{Node: world.ClientNode, Program: program, Arguments: arguments, Stdout: &output}))
-	select {
-	case <-p.Exited:
-	case <-t.Context.Done():
-		script.Check(context.Cause(t.Context))
-	case <-time.After(length + 30*time.Second):
-		p.Kill()
-		script.Check(fmt.Errorf("%s did not end: %s", program, p.LastWords()))
-	}
-	if p.Err != nil {
-		script.Check(fmt.Errorf("%s: %w: %s%s", program, p.Err, p.LastWords(), output.Bytes()))
-	}
+	p := software.Program{Node: world.ClientNode, Name: program, Arguments: arguments, Stdout: &output}.Start(t.Lab)
+	defer time.AfterFunc(length+30*time.Second, p.Kill).Stop()
+	p.Finish()
 	return output.Bytes()
 }

@@ -1,118 +1,105 @@
-// Names and messages use the field's words, as documents do (docs_test.go).
+// How much there is to read: totals of words that all documents keep together.
 package tidy
 
 import (
-	"go/ast"
-	"go/parser"
-	"go/token"
-	"regexp"
-	"strconv"
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 )
 
-// homeMadeNames are words that no name in the product's code has, one of its parts in camelCase or between underscores.
-var homeMadeNames = map[string]string{
-	"told": "sent, reported, received", "tell": "report, send, publish", "came": "arrived, ingress", "keeper": "manager, or what it does",
-	"sick": "down, unhealthy", "stray": "orphan", "straight": "direct", "lightest": "least loaded", "hurry": "soon, or a time", "anew": "again",
-	"stranger": "foreign", "strangers": "foreign", "brain": "engine", "mend": "repair", "mended": "repaired", "unknowingly": "without its knowledge",
-}
-
-// homeMadePhrases are the same for several parts of a name, in lower case.
-var homeMadePhrases = regexp.MustCompile(`^(look_at|any_way|usual_way|take_off|hand_on|make_way|would_circle)`)
-
-// otherWords are files whose names are still to be changed, by prefix, and names that users know.
-var (
-	otherWords = []string{"internal/controller/", "internal/hub/", "internal/daemon/agent/", "internal/lab/", "preload/"}
-	usersKnow  = map[string]bool{"INGRESS_DROPPED_STRAY": true} // a counter
+// maxWords are the totals: of the documents that an operator meets, and of all.
+const (
+	maxWordsOfOperators = 18000
+	maxWordsOfAll       = 35000
 )
 
-var namePart = regexp.MustCompile(`[A-Z]+(?:[0-9]+|$)|[A-Z]*[a-z0-9]+|[A-Z]+`)
-
-func nameParts(name string) (parts []string) {
-	for _, part := range namePart.FindAllString(name, -1) {
-		parts = append(parts, strings.ToLower(part))
-	}
-	return parts
+// recordedWords are the words of each document when the totals were set.
+var recordedWords = map[string]int{
+	"CHANGELOG.md":                      345,
+	"CONTRIBUTING.md":                   851,
+	"README.md":                         926,
+	"SECURITY.md":                       164,
+	"bpf/README.md":                     1505,
+	"docs/design/architecture.md":       1365,
+	"docs/design/connection.md":         3820,
+	"docs/design/control.md":            1920,
+	"docs/design/failure-model.md":      1817,
+	"docs/design/glossary.md":           575,
+	"docs/design/papers.md":             1818,
+	"docs/design/performance.md":        973,
+	"docs/design/simulator.md":          709,
+	"docs/features/connection-table.md": 782,
+	"docs/features/mptcp.md":            432,
+	"docs/features/policies.md":         1310,
+	"docs/features/quic.md":             840,
+	"docs/features/replicas.md":         1226,
+	"docs/features/sessions.md":         1020,
+	"docs/run/alerts.md":                1038,
+	"docs/run/bgp.md":                   983,
+	"docs/run/configure.md":             3112,
+	"docs/run/console.md":               398,
+	"docs/run/install.md":               1369,
+	"docs/run/monitor.md":               663,
+	"docs/run/operate.md":               2308,
+	"docs/run/troubleshoot.md":          1002,
+	"docs/start/first-fleet.md":         870,
+	"docs/start/quickstart.md":          560,
+	"examples/session/README.md":        55,
 }
 
-// homeMadeName says what is wrong with a name; empty: nothing.
-func homeMadeName(name string) string {
-	parts := nameParts(name)
-	for _, part := range parts {
-		if better, forbidden := homeMadeNames[part]; forbidden {
-			return name + ": " + part + ": say " + better
-		}
-	}
-	if found := homeMadePhrases.FindString(strings.Join(parts, "_")); found != "" {
-		return name + ": " + found + ": use the field's word"
-	}
-	return ""
+// forOperators reports whether a document is one that an operator meets.
+func forOperators(name string) bool {
+	return slices.ContainsFunc([]string{"docs/start/", "docs/run/", "docs/features/"}, func(folder string) bool {
+		return strings.HasPrefix(name, folder)
+	})
 }
 
-func isOther(name string) bool {
-	for _, prefix := range otherWords {
-		if strings.HasPrefix(name, prefix) {
-			return true
+// grown lists the documents that have more words than recorded, the one that grew most first. Nothing, while the total is kept.
+func grown(words, recorded map[string]int, total int) (list []string) {
+	sum := 0
+	for _, n := range words {
+		sum += n
+	}
+	if sum <= total {
+		return nil
+	}
+	growth := func(name string) int { return words[name] - recorded[name] }
+	for _, name := range slices.SortedFunc(maps.Keys(words), func(a, b string) int {
+		return cmp.Or(growth(b)-growth(a), strings.Compare(a, b))
+	}) {
+		if growth(name) > 0 {
+			list = append(list, fmt.Sprintf("%s: %d words, %d more than recorded", name, words[name], growth(name)))
 		}
 	}
-	return false
+	return append([]string{fmt.Sprintf("%d words, at most %d: remove a section, or move it to --help", sum, total)}, list...)
 }
 
-func TestNamesInCodeAreWordsOfTheField(t *testing.T) {
-	checked, set := 0, token.NewFileSet()
-	for _, name := range files(t, ".go") {
-		if strings.HasSuffix(name, "_test.go") || strings.HasSuffix(name, ".pb.go") || strings.HasPrefix(name, "internal/tidy/") || isOther(name) {
-			continue
-		}
-		tree, err := parser.ParseFile(set, name, read(t, name), parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ast.Inspect(tree, func(n ast.Node) bool {
-			switch n := n.(type) {
-			case *ast.Ident:
-				checked++
-				if problem := homeMadeName(n.Name); problem != "" {
-					t.Errorf("%s: %s", set.Position(n.Pos()), problem)
-				}
-			case *ast.BasicLit:
-				text, err := strconv.Unquote(n.Value)
-				if n.Kind != token.STRING || err != nil || !strings.Contains(text, " ") {
-					break // names of keys and metrics are users'
-				}
-				for _, word := range homeMadeWords(text) {
-					t.Errorf("%s: %q: %s", set.Position(n.Pos()), text, word)
-				}
-			}
-			return true
-		})
-	}
-	comment := regexp.MustCompile(`(?s)/\*.*?\*/|//[^\n]*|"[^"\n]*"`)
-	for _, name := range files(t, ".c", ".h") {
-		if isOther(name) {
-			continue
-		}
-		for _, word := range regexp.MustCompile(`[A-Za-z_]\w*`).FindAllString(comment.ReplaceAllString(string(read(t, name)), " "), -1) {
-			checked++
-			if problem := homeMadeName(word); problem != "" && !usersKnow[word] {
-				t.Errorf("%s: %s", name, problem)
-			}
+func TestDocumentsKeepTheirTotalsOfWords(t *testing.T) {
+	all, operators := map[string]int{}, map[string]int{}
+	for name, text := range markdown(t) {
+		all[name] = len(strings.Fields(text))
+		if forOperators(name) {
+			operators[name] = all[name]
 		}
 	}
-	if checked < 100000 {
-		t.Errorf("checked only %d names", checked)
+	if problems := grown(operators, recordedWords, maxWordsOfOperators); problems != nil {
+		t.Errorf("docs/start, docs/run and docs/features: %s", strings.Join(problems, "\n"))
+	}
+	if problems := grown(all, recordedWords, maxWordsOfAll); problems != nil {
+		t.Errorf("all documents: %s", strings.Join(problems, "\n"))
 	}
 }
 
-func TestHomeMadeNamesAreFound(t *testing.T) {
-	for name, wrong := range map[string]bool{
-		"told": true, "toldLoad": true, "ReplicaTold": true, "tellRing": true, "ticketKeeper": true, "lookAtTickets": true, "vip_told": true,
-		"any_way": true, "camera": false, "stray_age_ms": true, "StrayBytes": true, "tellurium": false, "lookup": false, "slow_path": false,
-		"anyWay": true, "keepalive": false, "IPv6": false, "MADE_WAY": false, "SendKept": false,
-	} {
-		if problem := homeMadeName(name); (problem != "") != wrong {
-			t.Errorf("%s: %q", name, problem)
-		}
+func TestADocumentThatGrowsOverTheTotalIsNamed(t *testing.T) {
+	recorded := map[string]int{"a.md": 60, "b.md": 30}
+	if problems := grown(map[string]int{"a.md": 50, "b.md": 50}, recorded, 100); problems != nil {
+		t.Errorf("within the total: %q", problems)
+	}
+	problems := grown(map[string]int{"a.md": 55, "b.md": 40, "c.md": 6}, recorded, 100)
+	if len(problems) != 3 || !strings.HasPrefix(problems[1], "b.md: 40 words, 10 more") || !strings.HasPrefix(problems[2], "c.md: 6 words, 6 more") {
+		t.Errorf("have %q", problems)
 	}
 }

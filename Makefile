@@ -133,11 +133,13 @@ test: deps build need-root ## everything: lint, unit tests, races, BPF programs,
 	test/kernels/matrix 6.1
 	echo "== all tests passed"
 
-lint: TOOLS += shellcheck:shellcheck codespell:codespell
+lint: TOOLS += shellcheck:shellcheck codespell:codespell clang-format-19:clang-format-19
 lint: deps generate ## format, go vet, staticcheck, shell scripts, spelling
 	@echo "== gofmt"
 	unformatted=$$(gofmt -l cmd deploy internal pkg test)
 	if [[ -n $$unformatted ]]; then echo "not formatted: $$unformatted: run gofmt -w"; exit 1; fi
+	echo "== clang-format"
+	clang-format-19 --dry-run -Werror $$(git ls-files '*.c' '*.h')
 	echo "== go vet"
 	go vet ./...
 	echo "== staticcheck"

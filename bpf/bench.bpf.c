@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /* bench.bpf.c - measures a packet's time in another program, and the programs that it is compared with.
  *
- * A repeated test run does not reset its packet: an encapsulating program would see its own output from the second run on.
- * So `wrapper` undoes the growth, writes the next frame of a list and tail-calls the program under test. User space has drawn the flows of the
- * list at random and computed all that is a flow's own, cookie included. It is read in order, so that none of it must be waited for; a table of
- * flows, looked up at random, would measure the cache that it takes from others.
+ * A repeated test run does not reset its packet: an encapsulating program would see its own output from the second run
+ * on. So `wrapper` undoes the growth, writes the next frame of a list and tail-calls the program under test. User space
+ * has drawn the flows of the list at random and computed all that is a flow's own, cookie included. It is read in
+ * order, so that none of it must be waited for; a table of flows, looked up at random, would measure the cache that it
+ * takes from others.
  */
 #include "wire/kernel.h"
 #include "wire/checksum.h"
@@ -77,7 +78,8 @@ int deliver(struct xdp_md *ctx)
 		return XDP_DROP;
 	if (data[4] == 1)
 		return bpf_redirect_map(&ports, data[5], XDP_ABORTED);
-	took[crossing.arrived & (TIMED - 1)] = bpf_get_current_task() == crossing.sender ? bpf_ktime_get_ns() - crossing.sent_at : 0;
+	took[crossing.arrived & (TIMED - 1)] =
+		bpf_get_current_task() == crossing.sender ? bpf_ktime_get_ns() - crossing.sent_at : 0;
 	arrive(ctx);
 	return XDP_DROP;
 }

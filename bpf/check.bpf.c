@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* check.bpf.c - health checks take the path of traffic: from a socket of this host, addressed to the VIP, to one certain server.
+/* check.bpf.c - health checks take the path of traffic: from a socket of this host, addressed to the VIP, to one
+ * certain server.
  *
- * The prober connects to the VIP; the kernel routes that like anything else. Before the packets leave, `check_egress` finds in the
- * storage of their socket which server they are for and sends them there as the load balancer sends a client's: only the MAC
- * changed, or encapsulated. The server answers this host directly, as it answers clients.
+ * The prober connects to the VIP; the kernel routes that like anything else. Before the packets leave, `check_egress`
+ * finds in the storage of their socket which server they are for and sends them there as the load balancer sends a
+ * client's: only the MAC changed, or encapsulated. The server answers this host directly, as it answers clients.
  *
- * Where the load balancer's program runs in native mode, a driver may refuse what it redirects and transmit all that the kernel sends. So
- * SYNs, and the first datagrams of sockets, are handed to user space, which has the load balancer's program send them (lb/walk/check.h): a server
- * answers only if they arrive. These checks may also be addressed to the server itself.
+ * Where the load balancer's program runs in native mode, a driver may refuse what it redirects and transmit all that
+ * the kernel sends. So SYNs, and the first datagrams of sockets, are handed to user space, which has the load
+ * balancer's program send them (lb/walk/check.h): a server answers only if they arrive. These checks may also be
+ * addressed to the server itself.
  *
- * The path is stored with the socket and not under a mark: no range of marks has to be reserved, two processes cannot mix up their
- * checks, and the entry ends with the connection.
+ * The path is stored with the socket and not under a mark: no range of marks has to be reserved, two processes cannot
+ * mix up their checks, and the entry ends with the connection.
  */
 #include "wire/kernel.h"
 #include "check/encapsulate.h"

@@ -9,7 +9,7 @@
  *   count_echoes:    writes the epochs that clients echo
  */
 #include "wire/kernel.h"
-#include "server/agent.h"
+#include "server/verdict.h"
 #include "server/socket/socket.h"
 #include "server/accept/live.h"
 #include "server/walk/echoes.h"

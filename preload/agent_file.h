@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /* agent_file.h - a file that `ballast agent` keeps for a server, read and followed: for libraries that servers preload.
  *
- * The environment names the file. A library goes on with what it has read if the file is damaged, or gone. Its user defines _GNU_SOURCE, and holds a lock. */
+ * The environment names the file. A library goes on with what it has read if the file is damaged, or gone. Its user
+ * defines _GNU_SOURCE, and holds a lock. */
 #ifndef AGENT_FILE_H
 #define AGENT_FILE_H
 
@@ -22,9 +23,10 @@
 
 struct agent_file {
 	const char *library, *variable; /* its name, for complaints; the environment's variable */
-	const char *forbidden;          /* what is said of a file that may not be read */
-	const char *as_before, *never;  /* how the server goes on: by what was read; before anything was */
-	const char *(*take)(const char *text); /* takes over what a file says, and returns 0; or changes nothing, and says what is wrong with it */
+	const char *forbidden; /* what is said of a file that may not be read */
+	const char *as_before, *never; /* how the server goes on: by what was read; before anything was */
+	const char *(*take)(const char *text); /* takes over what a file says, and returns 0; or changes nothing, and
+						  says what is wrong with it */
 
 	char path[4096];
 	int ready; /* something has been taken over */
@@ -36,7 +38,8 @@ struct agent_file {
 static inline void agent_say(const struct agent_file *file, const char *what, const char *then)
 {
 	char line[4600];
-	int length = snprintf(line, sizeof(line), "%s: %s: %s%s%s\n", file->library, file->path[0] ? file->path : file->variable, what, then[0] ? ": " : "", then);
+	int length = snprintf(line, sizeof(line), "%s: %s: %s%s%s\n", file->library,
+			      file->path[0] ? file->path : file->variable, what, then[0] ? ": " : "", then);
 
 	if (write(STDERR_FILENO, line, length) < 0)
 		return;
@@ -97,7 +100,10 @@ static inline int value_of(const char *text, const char *key, char value[TEXT_MA
 
 static inline int digit(char c)
 {
-	return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+	return c >= '0' && c <= '9'   ? c - '0'
+	       : c >= 'a' && c <= 'f' ? c - 'a' + 10
+	       : c >= 'A' && c <= 'F' ? c - 'A' + 10
+				      : -1;
 }
 
 /* How many bytes hexadecimal digits are; -1: they are none, or too many. */

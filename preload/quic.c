@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* quic.c - LD_PRELOAD for servers that draw their QUIC connection ids as RAND_bytes(.., 20), as nginx does: the ids name the server
- * (draft-ietf-quic-load-balancers-21), by the file that `ballast agent` keeps. docs/features/quic.md says how it is used.
+/* quic.c - LD_PRELOAD for servers that draw their QUIC connection ids as RAND_bytes(.., 20), as nginx does: the ids
+ * name the server (draft-ietf-quic-load-balancers-21), by the file that `ballast agent` keeps. docs/features/quic.md
+ * says how it is used.
  *
- * The environment names the file: BALLAST_QUIC=PATH. It is followed: a server goes on with what it has read if it is damaged, or gone. Until it has been
- * read, ids are the server's own. Ids shorter than 20 bytes have random ones behind them, which load balancers do not read. */
+ * The environment names the file: BALLAST_QUIC=PATH. It is followed: a server goes on with what it has read if it is
+ * damaged, or gone. Until it has been read, ids are the server's own. Ids shorter than 20 bytes have random ones behind
+ * them, which load balancers do not read. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <endian.h>
@@ -90,8 +92,9 @@ static const char *parse(const char *text, char key[TEXT_MAX], struct ids *ids)
 	char algorithm[TEXT_MAX], config[TEXT_MAX], server[TEXT_MAX], nonce[TEXT_MAX];
 	int number, both;
 
-	if (value_of(text, "algorithm", algorithm) < 0 || value_of(text, "config", config) < 0 || value_of(text, "key", key) < 0 ||
-	    value_of(text, "server_id", server) < 0 || value_of(text, "nonce_length", nonce) < 0)
+	if (value_of(text, "algorithm", algorithm) < 0 || value_of(text, "config", config) < 0 ||
+	    value_of(text, "key", key) < 0 || value_of(text, "server_id", server) < 0 ||
+	    value_of(text, "nonce_length", nonce) < 0)
 		return "is no file of ballast agent";
 	if (!strcmp(algorithm, "single-pass"))
 		ids->algorithm = SINGLE_PASS;
@@ -106,8 +109,10 @@ static const char *parse(const char *text, char key[TEXT_MAX], struct ids *ids)
 	ids->server_length = bytes_of(server, ids->server, sizeof(ids->server));
 	ids->nonce_length = number_of(nonce, ID_LENGTH - 1);
 	both = ids->server_length + ids->nonce_length;
-	if (number < 0 || ids->server_length < 1 || ids->nonce_length < 4 || both > ID_LENGTH - 1 || bytes_of(key, ids->key, BLOCK) != BLOCK ||
-	    (ids->algorithm == SINGLE_PASS) != (both == BLOCK && ids->algorithm != PLAIN) || (ids->algorithm == FOUR_PASS && ids->server_length > (both + 1) / 2))
+	if (number < 0 || ids->server_length < 1 || ids->nonce_length < 4 || both > ID_LENGTH - 1 ||
+	    bytes_of(key, ids->key, BLOCK) != BLOCK ||
+	    (ids->algorithm == SINGLE_PASS) != (both == BLOCK && ids->algorithm != PLAIN) ||
+	    (ids->algorithm == FOUR_PASS && ids->server_length > (both + 1) / 2))
 		return "has values that do not fit together";
 	return 0;
 }
@@ -165,7 +170,8 @@ static int four_passes(unsigned char *text, int length)
 	memcpy(left, text, half);
 	memcpy(right, text + length - half, half);
 	for (int number = 0; number <= 4; number++) {
-		if (number && !(number % 2 ? pass(left, right, half, length, number) : pass(right, left, half, length, number)))
+		if (number &&
+		    !(number % 2 ? pass(left, right, half, length, number) : pass(right, left, half, length, number)))
 			return 0;
 		if (odd) { /* the byte in the middle belongs to both, by four bits */
 			left[half - 1] &= 0xf0;
@@ -211,8 +217,8 @@ __attribute__((visibility("default"))) int RAND_bytes(unsigned char *bytes, int 
 	return 1;
 }
 
-/* nginx that was built with its BPF module writes the socket's cookie over the first eight bytes of every id, whether quic_bpf is on or not: it
- * gets back what is there. */
+/* nginx that was built with its BPF module writes the socket's cookie over the first eight bytes of every id, whether
+ * quic_bpf is on or not: it gets back what is there. */
 __attribute__((visibility("default"))) int getsockopt(int socket, int level, int name, void *value, socklen_t *length)
 {
 	uint64_t bytes;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* session_id.h - seals the id of a server into 16 bytes, which clients show when they resume a TLS session: internal/algo/sessionid in C.
+/* session_id.h - seals the id of a server into 16 bytes, which clients show when they resume a TLS session:
+ * internal/algo/sessionid in C.
  *
  * test/golden/sessionid.json holds both to the same bytes. */
 #ifndef SESSION_ID_H
@@ -41,7 +42,8 @@ static inline void sip_rounds(uint64_t v[4], int rounds)
 /* SipHash-2-4 (Aumasson and Bernstein, Indocrypt 2012, section 2) of 8 to 15 bytes: one whole word and the last. */
 static inline uint64_t sip24(const uint64_t key[2], const unsigned char *message, size_t length)
 {
-	uint64_t v[4] = { key[0] ^ 0x736f6d6570736575, key[1] ^ 0x646f72616e646f6d, key[0] ^ 0x6c7967656e657261, key[1] ^ 0x7465646279746573 };
+	uint64_t v[4] = { key[0] ^ 0x736f6d6570736575, key[1] ^ 0x646f72616e646f6d, key[0] ^ 0x6c7967656e657261,
+			  key[1] ^ 0x7465646279746573 };
 	uint64_t words[2] = {};
 
 	memcpy(words, message, length);

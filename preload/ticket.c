@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* ticket.c - LD_PRELOAD for servers that link OpenSSL (1.1.1 or 3) dynamically: session tickets and session ids name the server, by the file that
- * `ballast agent` keeps, so that load balancers find it when a client resumes its TLS session.
+/* ticket.c - LD_PRELOAD for servers that link OpenSSL (1.1.1 or 3) dynamically: session tickets and session ids name
+ * the server, by the file that `ballast agent` keeps, so that load balancers find it when a client resumes its TLS
+ * session.
  *
- * The environment names the file: BALLAST_TICKETS=PATH. It is followed. Every SSL_CTX gets callbacks for ticket keys and session ids; those of the application
- * are kept behind them and asked until the file has been read, not after. Tickets are as OpenSSL's (RFC 5077 section 4): their key_name is a name of
- * session_id.h; AES-256-CBC and HMAC-SHA256 have keys that are derived for that name. All servers of a service can read all tickets.
+ * The environment names the file: BALLAST_TICKETS=PATH. It is followed. Every SSL_CTX gets callbacks for ticket keys
+ * and session ids; those of the application are kept behind them and asked until the file has been read, not after.
+ * Tickets are as OpenSSL's (RFC 5077 section 4): their key_name is a name of session_id.h; AES-256-CBC and HMAC-SHA256
+ * have keys that are derived for that name. All servers of a service can read all tickets.
  *
- * Which of several keys that was is in the second half of the IV, which is random for those who do not have it: HMAC-SHA256 of the rest. */
+ * Which of several keys that was is in the second half of the IV, which is random for those who do not have it:
+ * HMAC-SHA256 of the rest. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -21,7 +24,7 @@
 #define IV_LENGTH 16
 #define HINT_LENGTH 8
 #define EPOCHS 2 /* of names: tickets are made by the first, and read by both */
-#define KEYS 16  /* of sessions, that the file lists: of more, the oldest are not read */
+#define KEYS 16 /* of sessions, that the file lists: of more, the oldest are not read */
 
 /* OpenSSL's */
 #define CTRL_GET_TICKET_KEYS 58
@@ -40,7 +43,8 @@ struct parameter { /* OSSL_PARAM */
 	size_t size, returned;
 };
 
-typedef int ticket_callback(void *ssl, unsigned char name[NAME_LENGTH], unsigned char *iv, void *cipher, void *mac, int encrypt);
+typedef int ticket_callback(void *ssl, unsigned char name[NAME_LENGTH], unsigned char *iv, void *cipher, void *mac,
+			    int encrypt);
 typedef int id_callback(void *ssl, unsigned char *id, unsigned int *length);
 
 struct epoch {
@@ -86,11 +90,12 @@ static struct {
 	const void *(*aes)(void), *(*sha256)(void);
 	int (*encrypt)(void *cipher, const void *type, void *engine, const unsigned char *key, const unsigned char *iv);
 	int (*decrypt)(void *cipher, const void *type, void *engine, const unsigned char *key, const unsigned char *iv);
-	unsigned char *(*hmac)(const void *digest, const void *key, int key_length, const unsigned char *data, size_t length, unsigned char *sum, unsigned int *sum_length);
+	unsigned char *(*hmac)(const void *digest, const void *key, int key_length, const unsigned char *data,
+			       size_t length, unsigned char *sum, unsigned int *sum_length);
 	int (*hmac_init)(void *mac, const void *key, int length, const void *digest, void *engine);
 	int (*mac_set)(void *mac, const struct parameter *parameters); /* 3.0 and newer */
 } openssl;
-static int openssl_found;                      /* -1: it has not all that is needed */
+static int openssl_found; /* -1: it has not all that is needed */
 static int evp_index, hmac_index, id_index; /* of the application's callbacks in a context's data */
 
 static const struct {
@@ -126,10 +131,12 @@ static void *library_of(const void *address)
 	return dladdr(address, &found) && found.dli_fname ? dlopen(found.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : 0;
 }
 
-/* The function of OpenSSL's that this thread is in: from there it may jump to another one of ours, as if we had called that. */
+/* The function of OpenSSL's that this thread is in: from there it may jump to another one of ours, as if we had called
+ * that. */
 static __thread const void *inside;
 
-/* The function behind ours that a caller means. It may be one of a library that a module has brought along, and nobody else sees. */
+/* The function behind ours that a caller means. It may be one of a library that a module has brought along, and nobody
+ * else sees. */
 static void *behind(const char *name, const void *caller)
 {
 	void *found = dlsym(RTLD_NEXT, name), *library;
@@ -293,46 +300,56 @@ static int hmac_key(void *mac, const unsigned char key[KEY_LENGTH])
 	return openssl.hmac_init(mac, key, KEY_LENGTH, openssl.sha256(), 0) > 0;
 }
 
-static int set_keys(void *cipher, void *mac, mac_key *set_mac, const unsigned char aes[KEY_LENGTH], const unsigned char sha[KEY_LENGTH], const unsigned char *iv, int encrypt)
+static int set_keys(void *cipher, void *mac, mac_key *set_mac, const unsigned char aes[KEY_LENGTH],
+		    const unsigned char sha[KEY_LENGTH], const unsigned char *iv, int encrypt)
 {
-	return set_mac(mac, sha) && (encrypt ? openssl.encrypt : openssl.decrypt)(cipher, openssl.aes(), 0, aes, iv) > 0;
+	return set_mac(mac, sha) &&
+	       (encrypt ? openssl.encrypt : openssl.decrypt)(cipher, openssl.aes(), 0, aes, iv) > 0;
 }
 
 /* A key of one name: HMAC-SHA256 under a key of sessions of the name and what it is for. */
-static int derive(const unsigned char sessions[KEY_LENGTH], const unsigned char name[NAME_LENGTH], char purpose, unsigned char key[KEY_LENGTH])
+static int derive(const unsigned char sessions[KEY_LENGTH], const unsigned char name[NAME_LENGTH], char purpose,
+		  unsigned char key[KEY_LENGTH])
 {
 	unsigned char message[NAME_LENGTH + 1];
 	unsigned int length = 0;
 
 	memcpy(message, name, NAME_LENGTH);
 	message[NAME_LENGTH] = purpose;
-	return openssl.hmac(openssl.sha256(), sessions, KEY_LENGTH, message, sizeof(message), key, &length) && length == KEY_LENGTH;
+	return openssl.hmac(openssl.sha256(), sessions, KEY_LENGTH, message, sizeof(message), key, &length) &&
+	       length == KEY_LENGTH;
 }
 
 /* What the second half of an IV is, by its first one and a key of sessions. */
-static int hint_of(const unsigned char sessions[KEY_LENGTH], const unsigned char name[NAME_LENGTH], const unsigned char *iv, unsigned char hint[KEY_LENGTH])
+static int hint_of(const unsigned char sessions[KEY_LENGTH], const unsigned char name[NAME_LENGTH],
+		   const unsigned char *iv, unsigned char hint[KEY_LENGTH])
 {
 	unsigned char message[NAME_LENGTH + IV_LENGTH - HINT_LENGTH];
 	unsigned int length = 0;
 
 	memcpy(message, name, NAME_LENGTH);
 	memcpy(message + NAME_LENGTH, iv, IV_LENGTH - HINT_LENGTH);
-	return openssl.hmac(openssl.sha256(), sessions, KEY_LENGTH, message, sizeof(message), hint, &length) && length == KEY_LENGTH;
+	return openssl.hmac(openssl.sha256(), sessions, KEY_LENGTH, message, sizeof(message), hint, &length) &&
+	       length == KEY_LENGTH;
 }
 
-/* The key of sessions that a ticket was made by. One without a hint, as of an older library, can only be by that of its name's epoch. */
-static const unsigned char *key_for(const struct tickets *tickets, int epoch, const unsigned char name[NAME_LENGTH], const unsigned char *iv)
+/* The key of sessions that a ticket was made by. One without a hint, as of an older library, can only be by that of its
+ * name's epoch. */
+static const unsigned char *key_for(const struct tickets *tickets, int epoch, const unsigned char name[NAME_LENGTH],
+				    const unsigned char *iv)
 {
 	unsigned char hint[KEY_LENGTH];
 
 	for (int i = 0; i < tickets->keys; i++)
-		if (hint_of(tickets->key[i], name, iv, hint) && !memcmp(hint, iv + IV_LENGTH - HINT_LENGTH, HINT_LENGTH))
+		if (hint_of(tickets->key[i], name, iv, hint) &&
+		    !memcmp(hint, iv + IV_LENGTH - HINT_LENGTH, HINT_LENGTH))
 			return tickets->key[i];
 	return tickets->epoch[epoch].sessions;
 }
 
 /* What becomes of a ticket as long as the file has not been read: what would without this library. */
-static int by_the_application(void *ssl, unsigned char name[NAME_LENGTH], unsigned char *iv, void *cipher, void *mac, int encrypt, mac_key *set_mac)
+static int by_the_application(void *ssl, unsigned char name[NAME_LENGTH], unsigned char *iv, void *cipher, void *mac,
+			      int encrypt, mac_key *set_mac)
 {
 	void *context = openssl.context_of(ssl);
 	ticket_callback *own = openssl.data(context, set_mac == evp_key ? evp_index : hmac_index);
@@ -345,7 +362,8 @@ static int by_the_application(void *ssl, unsigned char name[NAME_LENGTH], unsign
 		return 0;
 	if (!encrypt && memcmp(name, keys, NAME_LENGTH))
 		result = 0;
-	else if ((!encrypt || draw(iv, IV_LENGTH)) && set_keys(cipher, mac, set_mac, keys + NAME_LENGTH + KEY_LENGTH, keys + NAME_LENGTH, iv, encrypt))
+	else if ((!encrypt || draw(iv, IV_LENGTH)) &&
+		 set_keys(cipher, mac, set_mac, keys + NAME_LENGTH + KEY_LENGTH, keys + NAME_LENGTH, iv, encrypt))
 		result = !encrypt && openssl.version(ssl) == TLS_1_3 ? 2 : 1;
 	if (encrypt)
 		memcpy(name, keys, NAME_LENGTH);
@@ -353,8 +371,10 @@ static int by_the_application(void *ssl, unsigned char name[NAME_LENGTH], unsign
 	return result;
 }
 
-/* Makes or reads a ticket. 1: done; 2: done, and the client needs a new one; 0: it is not ours; -1: the connection ends. */
-static int ticket(void *ssl, unsigned char name[NAME_LENGTH], unsigned char *iv, void *cipher, void *mac, int encrypt, mac_key *set_mac)
+/* Makes or reads a ticket. 1: done; 2: done, and the client needs a new one; 0: it is not ours; -1: the connection
+ * ends. */
+static int ticket(void *ssl, unsigned char name[NAME_LENGTH], unsigned char *iv, void *cipher, void *mac, int encrypt,
+		  mac_key *set_mac)
 {
 	struct tickets tickets;
 	unsigned char aes[KEY_LENGTH], sha[KEY_LENGTH], hint[KEY_LENGTH];
@@ -381,8 +401,12 @@ static int ticket(void *ssl, unsigned char name[NAME_LENGTH], unsigned char *iv,
 		}
 		sessions = key_for(&tickets, epoch, name, iv);
 	}
-	if (derive(sessions, name, 'e', aes) && derive(sessions, name, 'm', sha) && set_keys(cipher, mac, set_mac, aes, sha, iv, encrypt))
-		result = !encrypt && (openssl.version(ssl) == TLS_1_3 || epoch || server != tickets.server || memcmp(sessions, tickets.epoch[0].sessions, KEY_LENGTH)) ? 2 : 1;
+	if (derive(sessions, name, 'e', aes) && derive(sessions, name, 'm', sha) &&
+	    set_keys(cipher, mac, set_mac, aes, sha, iv, encrypt))
+		result = !encrypt && (openssl.version(ssl) == TLS_1_3 || epoch || server != tickets.server ||
+				      memcmp(sessions, tickets.epoch[0].sessions, KEY_LENGTH))
+				 ? 2
+				 : 1;
 	explicit_bzero(aes, sizeof(aes));
 	explicit_bzero(sha, sizeof(sha));
 end:
@@ -390,12 +414,14 @@ end:
 	return result;
 }
 
-static int evp_ticket(void *ssl, unsigned char name[NAME_LENGTH], unsigned char *iv, void *cipher, void *mac, int encrypt)
+static int evp_ticket(void *ssl, unsigned char name[NAME_LENGTH], unsigned char *iv, void *cipher, void *mac,
+		      int encrypt)
 {
 	return ticket(ssl, name, iv, cipher, mac, encrypt, evp_key);
 }
 
-static int hmac_ticket(void *ssl, unsigned char name[NAME_LENGTH], unsigned char *iv, void *cipher, void *mac, int encrypt)
+static int hmac_ticket(void *ssl, unsigned char name[NAME_LENGTH], unsigned char *iv, void *cipher, void *mac,
+		       int encrypt)
 {
 	return ticket(ssl, name, iv, cipher, mac, encrypt, hmac_key);
 }
@@ -444,7 +470,10 @@ static void *prepare(void *context, const void *made_by)
 		agent_follow(&file);
 	} else if (!other_said) {
 		other_said = 1;
-		agent_say(&file, openssl_found < 0 ? "the program's OpenSSL is not known here" : "the program has a second OpenSSL", "its session tickets name no server");
+		agent_say(&file,
+			  openssl_found < 0 ? "the program's OpenSSL is not known here"
+					    : "the program has a second OpenSSL",
+			  "its session tickets name no server");
 	}
 	pthread_mutex_unlock(&lock);
 	if (!ours)
@@ -480,7 +509,8 @@ EXPORTED void *SSL_CTX_new_ex(void *library, const char *query, const void *meth
 
 EXPORTED int SSL_CTX_set_tlsext_ticket_key_evp_cb(void *context, ticket_callback *callback)
 {
-	int (*real)(void *, ticket_callback *) = behind("SSL_CTX_set_tlsext_ticket_key_evp_cb", __builtin_return_address(0));
+	int (*real)(void *, ticket_callback *) =
+		behind("SSL_CTX_set_tlsext_ticket_key_evp_cb", __builtin_return_address(0));
 
 	if (!real)
 		return 0;
@@ -539,7 +569,8 @@ static void after_fork(void)
 	pthread_mutex_unlock(&lock);
 }
 
-/* A server may clear its environment, give up root, or go into a chroot, before it has a context. Nothing is said here: many processes only start one. */
+/* A server may clear its environment, give up root, or go into a chroot, before it has a context. Nothing is said here:
+ * many processes only start one. */
 __attribute__((constructor)) static void start(void)
 {
 	if (agent_begin(&file)) {

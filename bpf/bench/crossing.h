@@ -25,7 +25,8 @@ inline_always int run(struct xdp_md *ctx, const struct bench_flow *flow)
 	return XDP_ABORTED;
 }
 
-/* Does what the server's agent does: the flow goes on with the echo that the load balancer wrote, in which its index is. */
+/* Does what the server's agent does: the flow goes on with the echo that the load balancer wrote, in which its index
+ * is. */
 inline_always void learn_index(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
@@ -36,8 +37,8 @@ inline_always void learn_index(struct xdp_md *ctx)
 		flow->echo = *echo;
 }
 
-/* Over a pair of devices: the thread that sends, and the frames that came back from the program under test: all, those that look otherwise
- * than they should, and those that the kernel handled in another thread's time. */
+/* Over a pair of devices: the thread that sends, and the frames that came back from the program under test: all, those
+ * that look otherwise than they should, and those that the kernel handled in another thread's time. */
 struct bench_crossing {
 	__u64 sender, arrived, unexpected, elsewhere;
 	__u64 sent_at; /* through a switch: when the last was sent, in ns */
@@ -53,7 +54,8 @@ inline_always void arrive(struct xdp_md *ctx)
 	__sync_fetch_and_add(&crossing.arrived, 1);
 }
 
-/* A switch that several load balancers are connected to. Port n leads to MAC address 02:00:00:00:01:n; all others are the servers'. */
+/* A switch that several load balancers are connected to. Port n leads to MAC address 02:00:00:00:01:n; all others are
+ * the servers'. */
 struct {
 	__uint(type, BPF_MAP_TYPE_DEVMAP);
 	__uint(max_entries, 64);

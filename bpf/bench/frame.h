@@ -102,8 +102,8 @@ inline_always void write_ipv6_frame(void *data, const struct bench_flow *flow)
 	COPY(__u16, 94);
 }
 
-/* In pieces that no load of a header spans: one that spans two stores still on their way waits for both, and a frame that comes from a device has
- * been written long ago. */
+/* In pieces that no load of a header spans: one that spans two stores still on their way waits for both, and a frame
+ * that comes from a device has been written long ago. */
 inline_always int write_frame(struct xdp_md *ctx, const struct bench_flow *flow)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;

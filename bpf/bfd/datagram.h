@@ -18,7 +18,8 @@ inline_always _Bool read_ip(struct __sk_buff *skb, struct datagram *in, __u32 l2
 	if (skb->protocol == bpf_htons(ETH_P_IP)) {
 		struct iphdr ip;
 
-		if (bpf_skb_load_bytes(skb, l2, &ip, sizeof(ip)) || ip.ihl != 5 || ip.frag_off & bpf_htons(IP_FRAGMENT_OFFSET | IP_MORE_FRAGMENTS))
+		if (bpf_skb_load_bytes(skb, l2, &ip, sizeof(ip)) || ip.ihl != 5 ||
+		    ip.frag_off & bpf_htons(IP_FRAGMENT_OFFSET | IP_MORE_FRAGMENTS))
 			return 0;
 		in->key.neighbor[0] = ip.saddr;
 		in->addresses = ETH_HLEN + offsetof(struct iphdr, saddr);
@@ -45,19 +46,24 @@ inline_always _Bool read_ip(struct __sk_buff *skb, struct datagram *in, __u32 l2
 }
 
 /* Sends the packet back with another content. Swapped addresses leave all sums as they are. */
-inline_always long send_back(struct __sk_buff *skb, const struct datagram *at, __be32 ports, const struct bfd_packet *in, const struct bfd_packet *out)
+inline_always long send_back(struct __sk_buff *skb, const struct datagram *at, __be32 ports,
+			     const struct bfd_packet *in, const struct bfd_packet *out)
 {
 	__be32 source[4] = {}, destination[4] = {}, back = bpf_htonl(BFD_SOURCE_PORT << 16 | BFD_PORT);
 	__u8 macs[12], swapped[12];
 	__s64 sum;
 
 	if (at->length == 4) {
-		if (bpf_skb_load_bytes(skb, at->addresses, source, 4) || bpf_skb_load_bytes(skb, at->addresses + 4, destination, 4) ||
-		    bpf_skb_store_bytes(skb, at->addresses, destination, 4, 0) || bpf_skb_store_bytes(skb, at->addresses + 4, source, 4, 0))
+		if (bpf_skb_load_bytes(skb, at->addresses, source, 4) ||
+		    bpf_skb_load_bytes(skb, at->addresses + 4, destination, 4) ||
+		    bpf_skb_store_bytes(skb, at->addresses, destination, 4, 0) ||
+		    bpf_skb_store_bytes(skb, at->addresses + 4, source, 4, 0))
 			return -1;
 	} else {
-		if (bpf_skb_load_bytes(skb, at->addresses, source, 16) || bpf_skb_load_bytes(skb, at->addresses + 16, destination, 16) ||
-		    bpf_skb_store_bytes(skb, at->addresses, destination, 16, 0) || bpf_skb_store_bytes(skb, at->addresses + 16, source, 16, 0))
+		if (bpf_skb_load_bytes(skb, at->addresses, source, 16) ||
+		    bpf_skb_load_bytes(skb, at->addresses + 16, destination, 16) ||
+		    bpf_skb_store_bytes(skb, at->addresses, destination, 16, 0) ||
+		    bpf_skb_store_bytes(skb, at->addresses + 16, source, 16, 0))
 			return -1;
 	}
 	if (bpf_skb_load_bytes(skb, 0, macs, sizeof(macs)))
@@ -66,7 +72,8 @@ inline_always long send_back(struct __sk_buff *skb, const struct datagram *at, _
 	__builtin_memcpy(swapped + ETH_ALEN, macs, ETH_ALEN);
 	sum = bpf_csum_diff(&ports, sizeof(ports), &back, sizeof(back), 0);
 	sum = bpf_csum_diff((__be32 *)in, sizeof(*in), (__be32 *)out, sizeof(*out), sum);
-	if (bpf_skb_store_bytes(skb, 0, swapped, sizeof(swapped), 0) || bpf_skb_store_bytes(skb, at->l4, &back, sizeof(back), 0) ||
+	if (bpf_skb_store_bytes(skb, 0, swapped, sizeof(swapped), 0) ||
+	    bpf_skb_store_bytes(skb, at->l4, &back, sizeof(back), 0) ||
 	    bpf_skb_store_bytes(skb, at->l4 + sizeof(struct udphdr), out, sizeof(*out), 0))
 		return -1;
 	return bpf_l4_csum_replace(skb, at->l4 + offsetof(struct udphdr, check), 0, sum, BPF_F_MARK_MANGLED_0);

@@ -14,7 +14,7 @@ enum bfd_state { BFD_ADMIN_DOWN, BFD_DOWN, BFD_INIT, BFD_UP };
 #define BFD_POLL 0x20
 #define BFD_FINAL 0x10
 #define BFD_INDEPENDENT 0x08 /* of the control plane */
-#define BFD_REFUSED 0x07     /* authentication, demand, multipoint */
+#define BFD_REFUSED 0x07 /* authentication, demand, multipoint */
 
 struct bfd_packet {
 	__u8 version;
@@ -49,12 +49,14 @@ struct {
 	__type(value, struct bfd_session);
 } bfd_sessions SEC(".maps");
 
-/* RFC 5880 6.8.6, RFC 5881 5: only who is on the link can send with this TTL, and only who has heard us knows the discriminator. */
+/* RFC 5880 6.8.6, RFC 5881 5: only who is on the link can send with this TTL, and only who has heard us knows the
+ * discriminator. */
 inline_always _Bool acceptable(const struct bfd_packet *in, __u8 ttl, const struct bfd_session *session)
 {
 	__u8 state = in->state >> 6;
 
-	if (ttl != 255 || in->version >> 5 != 1 || in->length != sizeof(*in) || in->state & BFD_REFUSED || !in->multiplier || !in->mine)
+	if (ttl != 255 || in->version >> 5 != 1 || in->length != sizeof(*in) || in->state & BFD_REFUSED ||
+	    !in->multiplier || !in->mine)
 		return 0;
 	if ((in->state & (BFD_POLL | BFD_FINAL)) == (BFD_POLL | BFD_FINAL))
 		return 0;
@@ -63,7 +65,9 @@ inline_always _Bool acceptable(const struct bfd_packet *in, __u8 ttl, const stru
 
 inline_always void make_answer(const struct bfd_packet *in, const struct bfd_session *session, struct bfd_packet *out)
 {
-	static const __u8 answers[] = {[BFD_ADMIN_DOWN] = BFD_DOWN, [BFD_DOWN] = BFD_INIT, [BFD_INIT] = BFD_UP, [BFD_UP] = BFD_UP};
+	static const __u8 answers[] = {
+		[BFD_ADMIN_DOWN] = BFD_DOWN, [BFD_DOWN] = BFD_INIT, [BFD_INIT] = BFD_UP, [BFD_UP] = BFD_UP
+	};
 	__u8 state = answers[in->state >> 6 & 3];
 	__u32 theirs = bpf_ntohl(in->min_tx);
 

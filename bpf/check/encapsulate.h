@@ -9,8 +9,8 @@
 #include "check/path.h"
 
 /* Writes the outer headers of the path into the room made for them. */
-inline_always long write_outer_ipv4(struct __sk_buff *skb, const struct check_path *path, const struct inner *inner, __u8 protocol,
-				    __u32 outer)
+inline_always long write_outer_ipv4(struct __sk_buff *skb, const struct check_path *path, const struct inner *inner,
+				    __u8 protocol, __u32 outer)
 {
 	struct iphdr ip;
 
@@ -18,8 +18,8 @@ inline_always long write_outer_ipv4(struct __sk_buff *skb, const struct check_pa
 	return bpf_skb_store_bytes(skb, ETH_HLEN, &ip, sizeof(ip), 0);
 }
 
-inline_always long write_outer_ipv6(struct __sk_buff *skb, const struct check_path *path, const struct inner *inner, __u8 protocol,
-				    __u32 outer, __u16 entropy)
+inline_always long write_outer_ipv6(struct __sk_buff *skb, const struct check_path *path, const struct inner *inner,
+				    __u8 protocol, __u32 outer, __u16 entropy)
 {
 	struct ipv6hdr ip = {};
 
@@ -40,7 +40,8 @@ inline_always long write_gue(struct __sk_buff *skb, const struct inner *inner, _
 	} headers = {
 		.udp.source = bpf_htons(GUE_SOURCE_PORT_BASE | (entropy & 0x3fff)),
 		.udp.dest = bpf_htons(GUE_PORT),
-		.udp.len = bpf_htons(inner->length + sizeof(headers)), /* no checksum: RFC 6935, as lb/send/encapsulate.h */
+		.udp.len = bpf_htons(inner->length +
+				     sizeof(headers)), /* no checksum: RFC 6935, as lb/send/encapsulate.h */
 		.gue.protocol = inner->protocol,
 	};
 
@@ -52,7 +53,8 @@ inline_always long encapsulate(struct __sk_buff *skb, const struct check_path *p
 {
 	__u32 ip_length = path->outer_ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr), outer = ip_length;
 	/* Segments keep their size: the prober has made it small enough. */
-	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO | (path->outer_ipv6 ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV4);
+	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO |
+		      (path->outer_ipv6 ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV4);
 	__be16 protocol = path->outer_ipv6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP);
 	__u16 entropy = bpf_get_hash_recalc(skb) >> 16;
 	_Bool gue = path->forward == CHECK_GUE;
@@ -67,6 +69,7 @@ inline_always long encapsulate(struct __sk_buff *skb, const struct check_path *p
 		return -1;
 	if (bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_proto), &protocol, sizeof(protocol), 0))
 		return -1;
-	return path->outer_ipv6 ? write_outer_ipv6(skb, path, inner, gue ? IPPROTO_UDP : inner->protocol, outer, entropy) :
-				 write_outer_ipv4(skb, path, inner, gue ? IPPROTO_UDP : inner->protocol, outer);
+	return path->outer_ipv6
+		       ? write_outer_ipv6(skb, path, inner, gue ? IPPROTO_UDP : inner->protocol, outer, entropy)
+		       : write_outer_ipv4(skb, path, inner, gue ? IPPROTO_UDP : inner->protocol, outer);
 }

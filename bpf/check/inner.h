@@ -14,7 +14,8 @@ struct inner {
 	__u8 protocol; /* that stands for its family in an outer header */
 };
 
-/* Is the packet one to the VIP? Those that come by again, on the device they were sent on to, are not: they go to the server. */
+/* Is the packet one to the VIP? Those that come by again, on the device they were sent on to, are not: they go to the
+ * server. */
 inline_always _Bool read_inner(struct __sk_buff *skb, const struct check_path *path, struct inner *inner)
 {
 	inner->length = skb->len - ETH_HLEN;
@@ -43,7 +44,8 @@ inline_always _Bool read_inner(struct __sk_buff *skb, const struct check_path *p
 	return 0;
 }
 
-/* The kernel echoes the server's timestamp, which carries the server's cookie. In all but SYNs it writes the option first. */
+/* The kernel echoes the server's timestamp, which carries the server's cookie. In all but SYNs it writes the option
+ * first. */
 inline_always void note_echo(struct __sk_buff *skb, struct check_path *path, const struct inner *inner)
 {
 	struct {

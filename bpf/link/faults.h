@@ -11,8 +11,8 @@ enum tcx_verdict { TCX_DROP_FRAME = 2, TCX_NEXT_PROGRAM = -1 };
 
 /* What user space wants lost on this end of the link; all counters are frames. */
 struct link_faults {
-	__u32 drop_permille;          /* of all IP packets, at random */
-	__u32 drop_syns_per_flow;     /* the first N copies of each SYN */
+	__u32 drop_permille; /* of all IP packets, at random */
+	__u32 drop_syns_per_flow; /* the first N copies of each SYN */
 	__u32 drop_syn_acks_per_flow; /* the first N copies of each SYN-ACK */
 	__u32 unused;
 };

@@ -25,10 +25,10 @@ inline_always __u16 checksum_ipv4_header(const struct iphdr *ip)
 	return checksum_fold(sum);
 }
 
-/* A header without options, no fragment, with its checksum. Summed from the values: words read back right after they were
- * written in smaller pieces have to wait for those writes. */
-inline_always void write_ipv4_header(struct iphdr *ip, __u8 tos, __u16 length, __u16 id, _Bool dont_fragment, __u8 protocol, __be32 source,
-				     __be32 destination)
+/* A header without options, no fragment, with its checksum. Summed from the values: words read back right after they
+ * were written in smaller pieces have to wait for those writes. */
+inline_always void write_ipv4_header(struct iphdr *ip, __u8 tos, __u16 length, __u16 id, _Bool dont_fragment,
+				     __u8 protocol, __be32 source, __be32 destination)
 {
 	__be32 word[3] = {
 		bpf_htonl(0x45u << 24 | (__u32)tos << 16 | length),
@@ -45,10 +45,10 @@ inline_always void write_ipv4_header(struct iphdr *ip, __u8 tos, __u16 length, _
 	ip->check = checksum_fold((__u64)word[0] + word[1] + word[2] + source + destination);
 }
 
-/* Ethernet without a tag, then as above with IP_DONT_FRAGMENT: what nearly all packets get, in few and wide stores. begin: the last two bytes of Ethernet and
- * the first two of IPv4. path: see struct server. */
-inline_always void write_untagged_ipv4(void *data, const void *macs, __be32 begin, __u16 length, __u32 path, __u8 protocol, __be32 source,
-				       __be32 destination)
+/* Ethernet without a tag, then as above with IP_DONT_FRAGMENT: what nearly all packets get, in few and wide stores.
+ * begin: the last two bytes of Ethernet and the first two of IPv4. path: see struct server. */
+inline_always void write_untagged_ipv4(void *data, const void *macs, __be32 begin, __u16 length, __u32 path,
+				       __u8 protocol, __be32 source, __be32 destination)
 {
 	__be16 total = bpf_htons(length);
 	__u32 sum = (path >> 16) + (begin >> 16) + total + bpf_htons(64 << 8 | protocol);
@@ -57,7 +57,8 @@ inline_always void write_untagged_ipv4(void *data, const void *macs, __be32 begi
 	sum += sum >> 16;
 	*(__u64 *)data = *(const __u64 *)macs;
 	*(__u64 *)(data + 8) = *(const __u32 *)(macs + 8) | (__u64)begin << 32;
-	*(__u64 *)(data + 16) = (total | path << 16) | (__u64)bpf_htons(IP_DONT_FRAGMENT) << 32 | (__u64)bpf_htons(64 << 8 | protocol) << 48;
+	*(__u64 *)(data + 16) = (total | path << 16) | (__u64)bpf_htons(IP_DONT_FRAGMENT) << 32 |
+				(__u64)bpf_htons(64 << 8 | protocol) << 48;
 	*(__sum16 *)(data + 24) = ~sum;
 	*(__u64 *)(data + 26) = source | (__u64)destination << 32;
 }

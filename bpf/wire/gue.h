@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* gue.h - GUE (draft-ietf-intarea-gue, variant 0) and the private data with which it carries the stops of the second chance. */
+/* gue.h - GUE (draft-ietf-intarea-gue, variant 0) and the private data with which it carries the stops of the second
+ * chance. */
 #pragma once
 
 #include "wire/kernel.h"
@@ -34,7 +35,8 @@ inline_always __u32 gue_stops_length(__u32 count, _Bool ipv6)
 	return count ? sizeof(struct gue_stops) + (count < STOPS_MIN ? STOPS_MIN : count) * (ipv6 ? 16 : 4) : 0;
 }
 
-/* The headers behind the outer IP header. ipv6: the inner packet; length: of all that is behind the outer IP header. 0: no room. */
+/* The headers behind the outer IP header. ipv6: the inner packet; length: of all that is behind the outer IP header. 0:
+ * no room. */
 inline_always _Bool gue_write_headers(void *at, void *end, _Bool ipv6, __u32 length, __u16 entropy, __u8 control_words)
 {
 	struct udphdr *udp = at;

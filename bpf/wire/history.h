@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* history.h - the timestamp that a packet echoes names the candidate that accepted its connection: a column of the flow's slot (SHELL III-B). */
+/* history.h - the timestamp that a packet echoes names the candidate that accepted its connection: a column of the
+ * flow's slot (SHELL III-B). */
 #pragma once
 
 #include "wire/kernel.h"

@@ -4,10 +4,11 @@
 
 #include "wire/kernel.h"
 
-/* How much of a packet that arrives is in front of its IP header: the Ethernet header, or nothing. Generic XDP on Linux >= 6.9 loses the
- * length of the link header (skb->mac_len) when it copies a packet; then programs at tc see it from its IP header on. What the bytes
- * look like proves nothing: clients choose their addresses. Most MACs do not begin like an IP header of the version; for the others the
- * kernel, which knows where its network header is, is asked whether as many bytes follow it as follow skb->data. */
+/* How much of a packet that arrives is in front of its IP header: the Ethernet header, or nothing. Generic XDP on Linux
+ * >= 6.9 loses the length of the link header (skb->mac_len) when it copies a packet; then programs at tc see it from
+ * its IP header on. What the bytes look like proves nothing: clients choose their addresses. Most MACs do not begin
+ * like an IP header of the version; for the others the kernel, which knows where its network header is, is asked
+ * whether as many bytes follow it as follow skb->data. */
 inline_always __u32 link_header(struct __sk_buff *skb, __u8 version)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
@@ -23,7 +24,8 @@ inline_always __u32 link_header(struct __sk_buff *skb, __u8 version)
 /* Puts one where there is none. 0, or an error. */
 inline_always long link_header_put(struct __sk_buff *skb, const struct ethhdr *header)
 {
-	return bpf_skb_change_head(skb, sizeof(*header), 0) ?: bpf_skb_store_bytes(skb, 0, header, sizeof(*header), BPF_F_RECOMPUTE_CSUM);
+	return bpf_skb_change_head(skb, sizeof(*header), 0)
+		       ?: bpf_skb_store_bytes(skb, 0, header, sizeof(*header), BPF_F_RECOMPUTE_CSUM);
 }
 
 /* Puts back the one that came, if it was lost. 0, or an error. */
@@ -33,5 +35,6 @@ inline_always long link_header_restore(struct __sk_buff *skb)
 
 	if (link_header(skb, 4) && link_header(skb, 6))
 		return 0;
-	return bpf_skb_load_bytes_relative(skb, 0, &header, sizeof(header), BPF_HDR_START_MAC) ?: link_header_put(skb, &header);
+	return bpf_skb_load_bytes_relative(skb, 0, &header, sizeof(header), BPF_HDR_START_MAC)
+		       ?: link_header_put(skb, &header);
 }

@@ -15,7 +15,8 @@ inline_always __u64 mix64(__u64 x)
 	return x ^ x >> 32;
 }
 
-/* Keyed, and cheap; no PRF: nobody sees what comes out of it. The key outlives those of cookies, so that rotations move nobody. */
+/* Keyed, and cheap; no PRF: nobody sees what comes out of it. The key outlives those of cookies, so that rotations move
+ * nobody. */
 inline_always __u64 placement_mix(const struct siphash_key *key, const struct packet *p)
 {
 	__u64 h = (p->source[0] | (__u64)p->source_port << 32 | (__u64)p->destination_port << 48) ^ key->k0;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* reversed.h - flows as their other end sees them, and those of ICMP echoes: of network functions, and of packets that ICMP errors quote. */
+/* reversed.h - flows as their other end sees them, and those of ICMP echoes: of network functions, and of packets that
+ * ICMP errors quote. */
 #pragma once
 
 #include "wire/kernel.h"
@@ -14,7 +15,8 @@ inline_always _Bool is_icmp(const struct packet *p)
 inline_always _Bool echo_ports(struct packet *p, void *data, void *end)
 {
 	const struct icmp_header *icmp = packet_at(data, p->l4);
-	__u8 request = p->ipv6 ? ICMPV6_ECHO_REQUEST : ICMP_ECHO_REQUEST, reply = p->ipv6 ? ICMPV6_ECHO_REPLY : ICMP_ECHO_REPLY;
+	__u8 request = p->ipv6 ? ICMPV6_ECHO_REQUEST : ICMP_ECHO_REQUEST,
+	     reply = p->ipv6 ? ICMPV6_ECHO_REPLY : ICMP_ECHO_REPLY;
 
 	if ((void *)(icmp + 1) > end || icmp->code || (icmp->type != request && icmp->type != reply))
 		return 0;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* siphash.h - SipHash (Aumasson, Bernstein 2012), the keyed PRF: SipHash-1-3 of cookies and placement, SipHash-2-4 where others must not forge. */
+/* siphash.h - SipHash (Aumasson, Bernstein 2012), the keyed PRF: SipHash-1-3 of cookies and placement, SipHash-2-4
+ * where others must not forge. */
 #pragma once
 
 #include "wire/kernel.h"
@@ -39,7 +40,8 @@ inline_always void siphash_round(struct siphash_state *s)
 	siphash_round_end(s);
 }
 
-/* The state of a key, as far as it needs no message. What packets ask of every time, user space has computed (internal/algo/siphash). */
+/* The state of a key, as far as it needs no message. What packets ask of every time, user space has computed
+ * (internal/algo/siphash). */
 inline_always struct siphash_state siphash_begin(const struct siphash_key *key)
 {
 	struct siphash_state s = {
@@ -94,12 +96,15 @@ inline_always __u64 siphash24_end(struct siphash_state *s)
 	return s->v0 ^ s->v1 ^ s->v2 ^ s->v3;
 }
 
-/* The flow hash: SipHash-1-3 over client address || client port || last byte of the service port, as on the wire. Address and
- * protocol of the service are in the key. 7 bytes are one block with the length; with the whole port they would be two. Two
- * connections that differ in the first byte of the service port alone share a hash, which tells nobody anything. */
-inline_always __u64 flow_hash(const struct siphash_state *begun, const __be32 client[4], __be16 client_port, __be16 service_port, _Bool ipv6)
+/* The flow hash: SipHash-1-3 over client address || client port || last byte of the service port, as on the wire.
+ * Address and protocol of the service are in the key. 7 bytes are one block with the length; with the whole port they
+ * would be two. Two connections that differ in the first byte of the service port alone share a hash, which tells
+ * nobody anything. */
+inline_always __u64 flow_hash(const struct siphash_state *begun, const __be32 client[4], __be16 client_port,
+			      __be16 service_port, _Bool ipv6)
 {
-	struct siphash_state s = { begun->v0, begun->v1, begun->v2, begun->v3 }; /* one by one: a copy of all would be one of bytes */
+	struct siphash_state s = { begun->v0, begun->v1, begun->v2,
+				   begun->v3 }; /* one by one: a copy of all would be one of bytes */
 	__u32 ports = (__u32)client_port | (bpf_ntohs(service_port) & 0xff) << 16;
 
 	if (ipv6) {

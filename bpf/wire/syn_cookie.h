@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* syn_cookie.h - what a load balancer answers a SYN with, and remembers nothing (Yuz IV-B; RFC 4987 3.6). The same as internal/algo/syncookie.
+/* syn_cookie.h - what a load balancer answers a SYN with, and remembers nothing (Yuz IV-B; RFC 4987 3.6). The same as
+ * internal/algo/syncookie.
  *
  *   sequence number = MAC (20 bits) | period (3) | MSS (3) | ECN | SACK | window scale (4)
  *   timestamp       = hidden server id | cookie of id 0
@@ -65,8 +66,8 @@ inline_always __u32 syn_cookie_low(__u16 mss, __u8 scale, _Bool sack, _Bool ecn,
 
 	for (int i = 1; i < 8; i++)
 		index += mss >= syn_cookie_mss[i];
-	return (period & 7) << SYN_COOKIE_PERIOD_SHIFT | index << SYN_COOKIE_MSS_SHIFT | (ecn ? SYN_COOKIE_ECN : 0) | (sack ? SYN_COOKIE_SACK : 0) |
-	       (scale & SYN_COOKIE_SCALE);
+	return (period & 7) << SYN_COOKIE_PERIOD_SHIFT | index << SYN_COOKIE_MSS_SHIFT | (ecn ? SYN_COOKIE_ECN : 0) |
+	       (sack ? SYN_COOKIE_SACK : 0) | (scale & SYN_COOKIE_SCALE);
 }
 
 inline_always __u32 syn_cookie_make(const struct siphash_state *key, const struct syn_cookie_flow *f, __u32 low)
@@ -95,5 +96,6 @@ inline_always __u32 syn_cookie_timestamp(__u16 fallback, __u64 hash, __u8 parity
 
 inline_always __u16 syn_cookie_fallback(__u32 timestamp, __u64 hash, __u8 cookie_bits)
 {
-	return ((timestamp >> (cookie_bits & 31)) ^ (__u32)(hash >> SYN_COOKIE_HIDDEN_SHIFT)) & cookie_plain_mask(cookie_bits);
+	return ((timestamp >> (cookie_bits & 31)) ^ (__u32)(hash >> SYN_COOKIE_HIDDEN_SHIFT)) &
+	       cookie_plain_mask(cookie_bits);
 }

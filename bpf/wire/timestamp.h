@@ -27,8 +27,8 @@ struct option_bytes {
 };
 
 /* Walk the options; at most one step per byte. Returns an enum timestamp_search, the offset of TSval in *at.
- * A global function, verified once; the position lives behind a pointer, so that the verifier forgets it at every step and
- * sees the loop's states as one. */
+ * A global function, verified once; the position lives behind a pointer, so that the verifier forgets it at every step
+ * and sees the loop's states as one. */
 __noinline int timestamp_walk(const struct option_bytes *options, __u32 length, __u32 *at)
 {
 	if (!options || !at)

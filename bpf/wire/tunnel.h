@@ -59,8 +59,8 @@ inline_always enum tunnel_search tunnel_parse_srh(struct tunnel *t, void *data, 
 
 	if ((void *)(srh + 1) > end || srh->type != SRH_TYPE)
 		return TUNNEL_ABSENT;
-	if ((srh->nexthdr != IPPROTO_IPIP && srh->nexthdr != IPPROTO_IPV6) || srh->last > STOPS_MAX || srh->left > srh->last ||
-	    srh->length != (srh->last + 1) * 2)
+	if ((srh->nexthdr != IPPROTO_IPIP && srh->nexthdr != IPPROTO_IPV6) || srh->last > STOPS_MAX ||
+	    srh->left > srh->last || srh->length != (srh->last + 1) * 2)
 		return TUNNEL_MALFORMED;
 	t->inner_ipv6 = srh->nexthdr == IPPROTO_IPV6;
 	t->routed = 1;

@@ -48,7 +48,7 @@ func known(t *testing.T) map[string][]string {
 // verdicts are those of both data paths.
 func verdicts(t *testing.T) (names []string) {
 	t.Helper()
-	for _, header := range []string{"bpf/lb/state/verdict.h", "bpf/server/agent.h"} {
+	for _, header := range []string{"bpf/lb/state/verdict.h", "bpf/server/verdict.h"} {
 		for _, name := range regexp.MustCompile(`(?m)^\t([A-Z]+_[A-Z_]+),`).FindAllStringSubmatch(read(t, header), -1) {
 			names = append(names, strings.ToLower(name[1]))
 		}

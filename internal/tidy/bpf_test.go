@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"unicode/utf8"
 )
 
 // bpfLayers are the folders of bpf/ from the lowest to the highest: a header includes those of its own and of lower ones.
@@ -117,7 +118,20 @@ func TestHeadersIncludeTheirOwnLayerAndLowerOnes(t *testing.T) {
 	}
 }
 
-const maxProgramLines = 150
+const (
+	maxProgramLines = 150
+	maxCColumns     = 120 // with tabs of 8; .clang-format breaks code there, but not a comment behind it
+)
+
+func TestCIsNarrow(t *testing.T) {
+	for _, name := range files(t, ".c", ".h") {
+		for i, line := range strings.Split(string(read(t, name)), "\n") {
+			if columns := utf8.RuneCountInString(strings.ReplaceAll(line, "\t", "        ")); columns > maxCColumns {
+				t.Errorf("%s:%d: %d columns, at most %d", name, i+1, columns, maxCColumns)
+			}
+		}
+	}
+}
 
 // A program's file has its includes and its SEC() functions; what they do is in headers, by concern.
 func TestProgramsAreShort(t *testing.T) {

@@ -13,9 +13,10 @@
 #include "lb/affinity/decision.h"
 #include "lb/affinity/table.h"
 
-/* The entry that this node gave the flow, and of which its server does not know yet. One that has ended was that of an earlier
- * connection of the same ports. */
-inline_always struct connection *assigned(const struct service *service, const struct table_flow *f, __u64 assignment, __u32 *entry)
+/* The entry that this node gave the flow, and of which its server does not know yet. One that has ended was that of an
+ * earlier connection of the same ports. */
+inline_always struct connection *assigned(const struct service *service, const struct table_flow *f, __u64 assignment,
+					  __u32 *entry)
 {
 	struct connection *c;
 
@@ -31,14 +32,17 @@ inline_always _Bool assignment_is_busy(__u64 assignment)
 {
 	struct connection *c = table_entry(assignment);
 
-	return assignment && c && connection_state(c->owner) == CONNECTION_NEW && connection_clock() - c->last < ASSIGNMENT_TIME;
+	return assignment && c && connection_state(c->owner) == CONNECTION_NEW &&
+	       connection_clock() - c->last < ASSIGNMENT_TIME;
 }
 
 /* The cookie that d->carried.echo carries becomes the one that names entry. */
 inline_always void assign_tag(struct decision *d, const struct table_flow *f, __u32 entry)
 {
 	const struct service *service = d->service;
-	__u16 plain = ((__u32)service->node << (service->index_bits & 7) | (entry - f->base)) << (service->id_bits & 15) | d->id;
+	__u16 plain = ((__u32)service->node << (service->index_bits & 7) | (entry - f->base))
+			      << (service->id_bits & 15) |
+		      d->id;
 
 	d->carried.echo ^= d->carried.plain ^ plain;
 	d->carried.plain = plain;
@@ -52,9 +56,10 @@ static __noinline int assign_unsettled(__u64 hash)
 	return 0;
 }
 
-/* An entry for a connection whose cookie names none of this node's. *verdict says what became of it; 0: it goes without. */
-inline_always struct connection *assign(const struct packet *p, struct decision *d, const struct table_flow *f, __u32 *entry,
-					enum verdict *verdict)
+/* An entry for a connection whose cookie names none of this node's. *verdict says what became of it; 0: it goes
+ * without. */
+inline_always struct connection *assign(const struct packet *p, struct decision *d, const struct table_flow *f,
+					__u32 *entry, enum verdict *verdict)
 {
 	__u32 slot = f->hash >> 16 & (ASSIGNMENTS - 1);
 	__u64 *assignment = bpf_map_lookup_elem(&assignments, &slot);
@@ -83,10 +88,12 @@ inline_always void assign_confirm(struct connection *c)
 	union connection_owner owner = { .word = *(volatile __u64 *)&c->owner.word };
 
 	if (connection_state(owner) == CONNECTION_NEW)
-		__sync_val_compare_and_swap(&c->owner.word, owner.word, owner.word ^ (__u64)(CONNECTION_NEW ^ CONNECTION_OPEN) << 48);
+		__sync_val_compare_and_swap(&c->owner.word, owner.word,
+					    owner.word ^ (__u64)(CONNECTION_NEW ^ CONNECTION_OPEN) << 48);
 }
 
-/* A suspect's packets visit the scrubber; the server is the next stop. Without a path to the scrubber, or from it on, they go to the server directly: 0. */
+/* A suspect's packets visit the scrubber; the server is the next stop. Without a path to the scrubber, or from it on,
+ * they go to the server directly: 0. */
 inline_always const struct server *assign_scrubber(const struct decision *d, const struct connection *c)
 {
 	const struct server *scrubber;

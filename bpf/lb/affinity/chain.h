@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* chain.h - Anolis 4.3.1: what a question about a connection becomes at this node: an answer, or a message to another node of its chain. */
+/* chain.h - Anolis 4.3.1: what a question about a connection becomes at this node: an answer, or a message to another
+ * node of its chain. */
 #pragma once
 
 #include "wire/kernel.h"
@@ -14,7 +15,7 @@
 enum replica_outcome {
 	REPLICA_SEND,
 	REPLICA_DELIVER, /* this node is the forwarder: owner is known */
-	REPLICA_FALL_BACK, /* there is no room for an entry: to owner, who is known nevertheless, or else by placement */
+	REPLICA_FALL_BACK, /* no room for an entry: to owner, which is known nevertheless, or by placement */
 	REPLICA_DROP,
 	REPLICA_HERE, /* goes on at this node; never leaves this file */
 };
@@ -26,7 +27,8 @@ struct chain_position {
 	_Bool last_is_member; /* the sender of a Write is in the chain */
 };
 
-inline_always struct chain_position chain_position_of(const struct replica_chain *chain, const struct replica_step *s, __u16 self)
+inline_always struct chain_position chain_position_of(const struct replica_chain *chain, const struct replica_step *s,
+						      __u16 self)
 {
 	struct chain_position p = { .head = chain->node[0], .at = REPLICA_CHAIN };
 
@@ -104,8 +106,8 @@ inline_always int replica_write(struct replica_step *s, const struct chain_posit
 	return is_tail ? replica_pass(s, PEER_OWNS, s->forwarder, self) : replica_pass(s, PEER_WRITE, p->next, self);
 }
 
-/* This node has not taken the newest view yet, or is about to. What the forwarder has on record goes back, to be used for this packet and not to be recorded
- * again: the chain has not heard that the connection lives. */
+/* This node has not taken the newest view yet, or is about to. What the forwarder has on record goes back, to be used
+ * for this packet and not to be recorded again: the chain has not heard that the connection lives. */
 inline_always int replica_send_back(struct replica_step *s, __u16 self)
 {
 	if (!(s->flags & PEER_RECORDED))
@@ -115,13 +117,16 @@ inline_always int replica_send_back(struct replica_step *s, __u16 self)
 	return replica_pass(s, PEER_OWNS, s->forwarder, self);
 }
 
-/* Sends a question for an older chain to the chain that this node knows. The chain treats it as a packet that arrived at this node; only the answer goes to
- * the node where it really arrived, which may have been removed from the ring and not know it. */
-inline_always int replica_ask_again(struct replica_step *s, const struct replica_chain *chain, const struct chain_position *p, __u16 self)
+/* Sends a question for an older chain to the chain that this node knows. The chain treats it as a packet that arrived
+ * at this node; only the answer goes to the node where it really arrived, which may have been removed from the ring and
+ * not know it. */
+inline_always int replica_ask_again(struct replica_step *s, const struct replica_chain *chain,
+				    const struct chain_position *p, __u16 self)
 {
 	s->chain = chain->since;
 	s->last = 0;
-	return s->kind == PEER_WRITE ? replica_pass(s, PEER_WRITE, p->head, self) : replica_pass(s, PEER_WHO_OWNS, p->tail, self);
+	return s->kind == PEER_WRITE ? replica_pass(s, PEER_WRITE, p->head, self)
+				     : replica_pass(s, PEER_WHO_OWNS, p->tail, self);
 }
 
 /* What a question or a Write becomes at this node. */
@@ -159,7 +164,8 @@ __noinline int replica_receive(struct replica_step *s)
 {
 	if (!s)
 		return REPLICA_DROP;
-	for (int i = 0; i < 4 && s->kind != PEER_OWNS; i++) { /* one of an older chain, a question, a Write and an answer at most */
+	for (int i = 0; i < 4 && s->kind != PEER_OWNS;
+	     i++) { /* one of an older chain, a question, a Write and an answer at most */
 		int outcome = replica_step_on(s);
 
 		if (outcome != REPLICA_HERE)
@@ -170,7 +176,8 @@ __noinline int replica_receive(struct replica_step *s)
 	return REPLICA_DELIVER;
 }
 
-/* A packet from outside, of the connection s->key. s->owner: proposed, or known and to be seen by others. begins: the connection most probably does. */
+/* A packet from outside, of the connection s->key. s->owner: proposed, or known and to be seen by others. begins: the
+ * connection most probably does. */
 __noinline int replica_ask(struct replica_step *s, __u32 known, __u32 begins)
 {
 	const struct replica_current *now = replicas_now();

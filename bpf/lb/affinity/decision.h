@@ -32,17 +32,20 @@ inline_always _Bool is_syn(const struct packet *p)
 inline_always _Bool begins_here(const struct decision *d, enum verdict why)
 {
 	return d->service->flags & SERVICE_SESSION && !d->quoted &&
-	       (why == FORWARDED_NEW || why == FORWARDED_NO_TIMESTAMP || why == FORWARDED_NO_ECHO || (why == FORWARDED_BAD_COOKIE && !d->carried.plain));
+	       (why == FORWARDED_NEW || why == FORWARDED_NO_TIMESTAMP || why == FORWARDED_NO_ECHO ||
+		(why == FORWARDED_BAD_COOKIE && !d->carried.plain));
 }
 
 /* Do timestamps tell where its connections are? */
 inline_always _Bool goes_by_timestamps(const struct service *service)
 {
-	return service->affinity == AFFINITY_COOKIE || service->affinity == AFFINITY_TABLE || service->affinity == AFFINITY_HISTORY;
+	return service->affinity == AFFINITY_COOKIE || service->affinity == AFFINITY_TABLE ||
+	       service->affinity == AFFINITY_HISTORY;
 }
 
 /* What a segment carries for us. */
-inline_always void read_carried(struct xdp_md *ctx, const struct packet *p, const struct service *service, struct carried *carried)
+inline_always void read_carried(struct xdp_md *ctx, const struct packet *p, const struct service *service,
+				struct carried *carried)
 {
 	if (p->protocol == IPPROTO_TCP && goes_by_timestamps(service))
 		read_timestamp(ctx, p, carried);

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* deferred.h - packets are counted at their entries a little later, several at a time.
  *
- * With more connections than fit the cache, reading an entry from memory takes longer than all else that a packet needs. But the cookie
- * names the server, so no packet has to wait for its entry. Each CPU lists the packets that it sent, and when the list is full, looks up
- * their entries one right after the other: memory then loads all of them at once, which takes no longer than one.
+ * With more connections than fit the cache, reading an entry from memory takes longer than all else that a packet
+ * needs. But the cookie names the server, so no packet has to wait for its entry. Each CPU lists the packets that it
+ * sent, and when the list is full, looks up their entries one right after the other: memory then loads all of them at
+ * once, which takes no longer than one.
  *
- * Packets that change an entry, or that a limit or the scrubber may stop, are not deferred. Nor is the first packet in each tick of the
- * kernel's clock; the list is counted then, or when user space asks (flush_counts). So a quiet node counts all packets at once, and only
- * the last few packets before a silence are late elsewhere. A packet whose entry is not its connection's has gone where its cookie says,
- * as ever; the connection's next packet then takes the path on which it gets an entry.
+ * Packets that change an entry, or that a limit or the scrubber may stop, are not deferred. Nor is the first packet in
+ * each tick of the kernel's clock; the list is counted then, or when user space asks (flush_counts). So a quiet node
+ * counts all packets at once, and only the last few packets before a silence are late elsewhere. A packet whose entry
+ * is not its connection's has gone where its cookie says, as ever; the connection's next packet then takes the path on
+ * which it gets an entry.
  */
 #pragma once
 
@@ -47,7 +49,8 @@ static __noinline int deferred_flush(struct deferred_list *list)
 }
 
 /* Defers a packet of the flow, if the index in its cookie may be the flow's. 0: it is not deferred. */
-inline_always _Bool deferred_count(const struct packet *p, const struct service *service, const struct table_flow *f, __u16 plain)
+inline_always _Bool deferred_count(const struct packet *p, const struct service *service, const struct table_flow *f,
+				   __u16 plain)
 {
 	__u32 index = table_index(service, plain), first = 0, n;
 	struct deferred_list *list;
@@ -80,7 +83,8 @@ inline_always _Bool deferred_count(const struct packet *p, const struct service 
 	return 1;
 }
 
-/* table_commit for the fast path, on which nothing about an entry changes but its counters. VERDICT_CONTINUE: this packet is another one. */
+/* table_commit for the fast path, on which nothing about an entry changes but its counters. VERDICT_CONTINUE: this
+ * packet is another one. */
 inline_always enum verdict table_commit_fast(const struct packet *p, const struct decision *d)
 {
 	struct connection *c;

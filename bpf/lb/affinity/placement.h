@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* placement.h - what carries no cookie: a table that is the same on every node (hash, Maglev, SHELL's candidates), and the previous owners
- * as further stops that the servers' agents walk (Beamer's daisy chain, GLB's second chance). */
+/* placement.h - what carries no cookie: a table that is the same on every node (hash, Maglev, SHELL's candidates), and
+ * the previous owners as further stops that the servers' agents walk (Beamer's daisy chain, GLB's second chance). */
 #pragma once
 
 #include "wire/kernel.h"
@@ -14,7 +14,8 @@ struct owner_list {
 };
 
 /* Index of the first column of the flow's slot. */
-inline_always __u32 placement_cell(const struct service *service, const __be32 client[4], __be16 client_port, __be16 service_port, _Bool ipv6)
+inline_always __u32 placement_cell(const struct service *service, const __be32 client[4], __be16 client_port,
+				   __be16 service_port, _Bool ipv6)
 {
 	__u64 hash = flow_hash(&service->placement_hash, client, client_port, service_port, ipv6);
 
@@ -32,8 +33,8 @@ inline_always _Bool has_no_past(const struct column *column)
 	return !(column->owners[1] | column->owners[2] | column->owners[3]);
 }
 
-/* Fills the list with the owners of so many columns of a slot and their histories, column by column, or row by row (by_rows). Returns how
- * many there are. A global function: verified once. */
+/* Fills the list with the owners of so many columns of a slot and their histories, column by column, or row by row
+ * (by_rows). Returns how many there are. A global function: verified once. */
 __noinline int earlier_owners(__u32 cell, __u32 columns, __u32 by_rows, struct owner_list *list)
 {
 	__u32 count = 0;
@@ -41,7 +42,8 @@ __noinline int earlier_owners(__u32 cell, __u32 columns, __u32 by_rows, struct o
 	if (!list)
 		return 0;
 	for (__u32 i = 0; i < CANDIDATES_MAX * HISTORY_MAX; i++) {
-		__u32 column = by_rows ? i % CANDIDATES_MAX : i / HISTORY_MAX, row = by_rows ? i / CANDIDATES_MAX : i % HISTORY_MAX;
+		__u32 column = by_rows ? i % CANDIDATES_MAX : i / HISTORY_MAX,
+		      row = by_rows ? i / CANDIDATES_MAX : i % HISTORY_MAX;
 		const struct column *owners = column < columns ? column_at(cell + column) : 0;
 		__u32 at;
 		__u16 id = owners ? owners->owners[row & (HISTORY_MAX - 1)] : NO_ID;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* quic.h - the connection id of a QUIC packet names its server (draft-ietf-quic-load-balancers-21), or else where its connection has begun does. */
+/* quic.h - the connection id of a QUIC packet names its server (draft-ietf-quic-load-balancers-21), or else where its
+ * connection has begun does. */
 #pragma once
 
 #include "wire/kernel.h"
@@ -20,7 +21,8 @@ inline_always __u16 quic_server(const __u32 *words, __u8 bytes, __u32 ids_count)
 }
 
 /* One of the four passes back (5.4.2): to is mixed with what from has become. */
-inline_always void quic_pass(const struct quic_config *config, struct aes_block *mixed, const __u32 *from, __u32 *to, const __u32 *mask, __u8 number)
+inline_always void quic_pass(const struct quic_config *config, struct aes_block *mixed, const __u32 *from, __u32 *to,
+			     const __u32 *mask, __u8 number)
 {
 	for (int i = 0; i < 3; i++)
 		mixed->w[i] = from[i];
@@ -31,7 +33,8 @@ inline_always void quic_pass(const struct quic_config *config, struct aes_block 
 }
 
 /* The server's id is in the left half, which takes three of the passes. at: behind the id's first octet. */
-inline_always _Bool quic_four_passes(struct xdp_md *ctx, const struct quic_config *config, struct quic_work *work, __u32 at)
+inline_always _Bool quic_four_passes(struct xdp_md *ctx, const struct quic_config *config, struct quic_work *work,
+				     __u32 at)
 {
 	if (bpf_xdp_load_bytes(ctx, at + config->length - 1 - config->half, work->right, sizeof(work->right)))
 		return 0;
@@ -46,7 +49,8 @@ inline_always _Bool quic_four_passes(struct xdp_md *ctx, const struct quic_confi
 }
 
 /* What the connection id of the packet at `at` says. The only function that reads it. */
-__noinline int quic_read(struct xdp_md *ctx, const struct service *service, __u32 at, __u32 quoted, struct carried *carried)
+__noinline int quic_read(struct xdp_md *ctx, const struct service *service, __u32 at, __u32 quoted,
+			 struct carried *carried)
 {
 	__u32 index = 0;
 	struct quic_work *work = bpf_map_lookup_elem(&quic_works, &index);
@@ -57,7 +61,8 @@ __noinline int quic_read(struct xdp_md *ctx, const struct service *service, __u3
 		return 0;
 	id = find_connection_id(ctx, at, quoted, work->head);
 	/* No packet is so short that a shorter id ends it. */
-	if (!id.at || bpf_xdp_load_bytes(ctx, id.at, work->head, 1) || bpf_xdp_load_bytes(ctx, id.at + 1, &work->block, sizeof(work->block)))
+	if (!id.at || bpf_xdp_load_bytes(ctx, id.at, work->head, 1) ||
+	    bpf_xdp_load_bytes(ctx, id.at + 1, &work->block, sizeof(work->block)))
 		return 0;
 	if (id.is_long && !quoted && id.length >= QUIC_ID_DRAWN)
 		carried->drawn = (work->block.w[0] | (__u64)work->block.w[1] << 32) ?: 1;
@@ -65,8 +70,10 @@ __noinline int quic_read(struct xdp_md *ctx, const struct service *service, __u3
 		work->block.w[i] = bpf_ntohl(work->block.w[i]);
 	index = service->quic_base + (work->head[0] >> 5);
 	config = bpf_map_lookup_elem(&quic_configs, &index);
-	/* Servers may append bytes (3.4). What a client has drawn may be as long, and names a server once in 8 * 256^server_bytes / servers, for each key. */
-	if (!config || config->algorithm == QUIC_NO_CONFIG || (id.is_long && (id.length < config->length || id.length > QUIC_ID_MAX)))
+	/* Servers may append bytes (3.4). What a client has drawn may be as long, and names a server once in 8 *
+	 * 256^server_bytes / servers, for each key. */
+	if (!config || config->algorithm == QUIC_NO_CONFIG ||
+	    (id.is_long && (id.length < config->length || id.length > QUIC_ID_MAX)))
 		return 0;
 	if (config->algorithm == QUIC_SINGLE_PASS)
 		aes_decrypt_half(&config->key, &work->block);

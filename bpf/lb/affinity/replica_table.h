@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* replica_table.h - entries in buckets of seven: a key is in one of two (lb/state/replicas.h says how they are shared). */
+/* replica_table.h - entries in buckets of seven: a key is in one of two (lb/state/replicas.h says how they are shared).
+ */
 #pragma once
 
 #include "wire/kernel.h"
@@ -79,7 +80,7 @@ inline_always __u32 replica_used(__u64 head)
 	return (bits & 15) + (bits >> 4);
 }
 
-/* Takes a slot in `to`, which is `first` or the key's second bucket. 0: another CPU has changed one of them meanwhile. */
+/* Takes a slot in `to`, which is `first` or the key's second bucket. 0: another CPU has changed one of them. */
 inline_always __u64 replica_take(struct replica_bucket *first, __u64 first_head, struct replica_bucket *to, __u64 head)
 {
 	__u64 bit = ~head & REPLICA_USED;
@@ -87,7 +88,8 @@ inline_always __u64 replica_take(struct replica_bucket *first, __u64 first_head,
 	bit &= -bit;
 	if (__sync_val_compare_and_swap(&to->head, head, (head | bit) + REPLICA_CHANGE) != head)
 		return 0;
-	if (to == first || __sync_val_compare_and_swap(&first->head, first_head, first_head + REPLICA_CHANGE) == first_head)
+	if (to == first ||
+	    __sync_val_compare_and_swap(&first->head, first_head, first_head + REPLICA_CHANGE) == first_head)
 		return bit;
 	__sync_fetch_and_and(&to->head, ~bit); /* what has it with that bit in mind has seen key 0 there */
 	return 0;
@@ -104,7 +106,8 @@ inline_always void replica_fill(struct replica_bucket *bucket, __u64 bit, __u64 
 	}
 }
 
-/* Puts an entry in, unless there is one: *word is that one then. REPLICA_BUSY: try again. A global function: verified once, and not for each try. */
+/* Puts an entry in, unless there is one: *word is that one then. REPLICA_BUSY: try again. A global function: verified
+ * once, and not for each try. */
 __noinline int replica_try(struct replica_bucket *first, struct replica_bucket *second, __u64 key, __u64 *word)
 {
 	struct replica_probe a = {}, b = {};
@@ -161,7 +164,8 @@ __noinline int replica_insert_answer(__u64 key, __u64 *word)
 	return word ? replica_put(&replica_answers, key, word) : REPLICA_BUSY;
 }
 
-/* Puts in what user space has written down. Here, and not there: a process that is killed leaves no slot that is being filled. */
+/* Puts in what user space has written down. Here, and not there: a process that is killed leaves no slot that is being
+ * filled. */
 inline_always void replica_insert_batch(void)
 {
 	for (__u32 i = 0; i < REPLICA_BATCH; i++) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* replicated.h - Anolis 4.3.1: whose a connection is, as chains of load balancers know it. internal/machine/replica is the same in Go: what is done here
- * to messages and entries is held against it (internal/daemon/lb/replication/machine_test.go). */
+/* replicated.h - Anolis 4.3.1: whose a connection is, as chains of load balancers know it. internal/machine/replica is
+ * the same in Go: what is done here to messages and entries is held against it
+ * (internal/daemon/lb/replication/machine_test.go). */
 #pragma once
 
 #include "wire/kernel.h"
@@ -37,10 +38,12 @@ inline_always _Bool replica_is_gone(__u32 number, __u64 word)
 	return !service || !server_by_id(service, word & 0xffff);
 }
 
-/* Answers unlike what was known. Never, as long as every chain keeps a node that was in it (docs/design/failure-model.md). */
+/* Answers unlike what was known. Never, as long as every chain keeps a node that was in it
+ * (docs/design/failure-model.md). */
 __u64 replica_conflicts;
 
-/* Counts that an answer is unlike what is known. 1: that holds in this period, and stays: the message may be an old one, sent again by somebody. */
+/* Counts that an answer is unlike what is known. 1: that holds in this period, and stays: the message may be an old
+ * one, sent again by somebody. */
 inline_always _Bool replica_conflict(__u32 service, __u64 word, __u32 period)
 {
 	if (replica_is_gone(service, word))
@@ -77,7 +80,8 @@ __noinline int replica_usable(__u64 key, __u32 service, struct replica_known *kn
 	return 0;
 }
 
-/* Changes an entry: its owner is gone and gets another one, it is used now, and it may be answered from. Returns whose it is then; 0: it was removed. */
+/* Changes an entry: its owner is gone and gets another one, it is used now, and it may be answered from. Returns whose
+ * it is then; 0: it was removed. */
 inline_always __u16 replica_renew(struct replica_entry *e, const struct replica_step *s, __u32 period, __u8 flags)
 {
 	for (int i = 0; i < REPLICA_TRIES; i++) {
@@ -90,7 +94,9 @@ inline_always __u16 replica_renew(struct replica_entry *e, const struct replica_
 			owner = s->owner;
 		if (!number)
 			number = s->service;
-		if (__sync_val_compare_and_swap(&e->word, before, replica_word(owner, number, period, replica_flags(before) | flags)) == before)
+		if (__sync_val_compare_and_swap(&e->word, before,
+						replica_word(owner, number, period, replica_flags(before) | flags)) ==
+		    before)
 			return owner;
 	}
 	return 0;

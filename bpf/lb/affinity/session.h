@@ -13,7 +13,8 @@
 #include "lb/state/trace.h"
 
 /* By the key of either epoch. NO_ID: no server of the service has issued the name. */
-inline_always __u16 session_open(const struct service *service, const struct session_config *config, const struct hello *h)
+inline_always __u16 session_open(const struct service *service, const struct session_config *config,
+				 const struct hello *h)
 {
 	__u16 id = NO_ID;
 
@@ -25,7 +26,8 @@ inline_always __u16 session_open(const struct service *service, const struct ses
 }
 
 /* Outcome: what hello_read has found, or SESSION_UNTIMED. NO_ID: the policy's. */
-inline_always __u16 session_server(const struct service *service, const struct session_config *config, const struct packet *p, const struct hello *h, int outcome)
+inline_always __u16 session_server(const struct service *service, const struct session_config *config,
+				   const struct packet *p, const struct hello *h, int outcome)
 {
 	const struct server *server;
 	__u16 id = NO_ID;
@@ -39,7 +41,8 @@ inline_always __u16 session_server(const struct service *service, const struct s
 			outcome = h->source == HELLO_BY_SESSION_ID ? SESSION_NONE : SESSION_UNKNOWN;
 		else if (!server || server->flags & SERVER_DOWN)
 			outcome = SESSION_UNAVAILABLE;
-		else if (config->clients && !session_lets(nonce ^ service->number, session_client(&service->placement_key, p), config->clients))
+		else if (config->clients && !session_lets(nonce ^ service->number,
+							  session_client(&service->placement_key, p), config->clients))
 			outcome = SESSION_LIMITED;
 		else
 			outcome = SESSION_RESUMED;

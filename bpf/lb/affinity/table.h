@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* table.h - Cheetah III-B: the index in the cookie leads to the connection's entry: statistics, limits, suspicion.
  *
- * Called for packets whose cookie is valid: the server is known without an entry. One is made for the first packet after the
- * handshake (departs from Cheetah, which makes it at the SYN and so lets a SYN flood fill the table), and the packet itself carries its index to
- * the server: the cookie in its TSecr is now the one that the server shall write from here on.
+ * Called for packets whose cookie is valid: the server is known without an entry. One is made for the first packet
+ * after the handshake (departs from Cheetah, which makes it at the SYN and so lets a SYN flood fill the table), and the
+ * packet itself carries its index to the server: the cookie in its TSecr is now the one that the server shall write
+ * from here on.
  */
 #pragma once
 
@@ -14,7 +15,7 @@
 #include "lb/state/service.h"
 
 /* Implementation constants */
-#define TABLE_OWNER ((1ULL << 48) - 1) /* of connection_owner.word: port, check and id; a connection never changes its server */
+#define TABLE_OWNER ((1ULL << 48) - 1) /* of connection_owner.word: port, check and id, which never change */
 #define TABLE_TRIES 4 /* to win a bit from other CPUs before the partition counts as full */
 #define TABLE_BYTES ((1ULL << 48) - 1) /* of connection.bytes; what is above counts packets in the window */
 #define TABLE_WINDOW_BITS 10 /* of connection.last */
@@ -64,7 +65,8 @@ inline_always __u32 table_index(const struct service *service, __u16 plain)
 	return tag >> (service->index_bits & 7) == service->node ? tag & ((1u << (service->index_bits & 7)) - 1) : 0;
 }
 
-/* The entry that the cookie names, if it is this connection's and not what another one, or this one long ago, had there. */
+/* The entry that the cookie names, if it is this connection's and not what another one, or this one long ago, had
+ * there. */
 inline_always struct connection *table_find(const struct service *service, const struct table_flow *f, __u16 plain)
 {
 	__u32 index = table_index(service, plain);
@@ -96,7 +98,8 @@ inline_always _Bool table_count(struct connection *c, const struct service *serv
 /* What nearly all packets of a connection are: nothing about the entry changes but its counters. */
 inline_always _Bool table_is_usual(const struct connection *c, const struct packet *p)
 {
-	return (c->owner.word >> 48 & 0xff) == CONNECTION_OPEN && !(p->tcp_flags & (TCP_FLAG_FIN_BIT | TCP_FLAG_RST_BIT));
+	return (c->owner.word >> 48 & 0xff) == CONNECTION_OPEN &&
+	       !(p->tcp_flags & (TCP_FLAG_FIN_BIT | TCP_FLAG_RST_BIT));
 }
 
 /* Takes one of the bits in mask. 0: none was left, or others were faster each time. */
@@ -135,19 +138,10 @@ static __noinline int table_log_ended(const struct connection *c, __u64 owner, _
 	return 0;
 }
 
-inline_always _Bool table_is_suspect(const struct packet *p, const struct service *service)
-{
-	struct suspect_key key = { .prefix_length = 32 + (p->ipv6 ? 128 : 32), .service = service->number };
-
-	if (!service->scrubber)
-		return 0;
-	__builtin_memcpy(key.client, p->source, sizeof(key.client));
-	return bpf_map_lookup_elem(&suspects, &key) != 0;
-}
-
-/* Gives the flow a free index of its partition, or one that its last owner has done with. 0: there is none. *entry says which. */
-inline_always struct connection *table_add(const struct packet *p, const struct service *service, const struct table_flow *f,
-					   __u32 *entry)
+/* Gives the flow a free index of its partition, or one that its last owner has done with. 0: there is none. *entry says
+ * which. */
+inline_always struct connection *table_add(const struct packet *p, const struct service *service,
+					   const struct table_flow *f, __u32 *entry)
 {
 	__u32 index_bits = service->index_bits & 7, at = f->base >> BLOCK_BITS;
 	__u64 mask = (index_bits == BLOCK_BITS ? 0 : 1ULL << (1 << index_bits)) - 1, bit;
@@ -174,7 +168,7 @@ inline_always struct connection *table_add(const struct packet *p, const struct 
 	before.word = __sync_lock_test_and_set(&c->owner.word, before.word & 0xffULL << 56);
 	if (connection_state(before) && log_ended)
 		table_log_ended(c, before.word, service->number, *entry);
-	if (table_is_suspect(p, service))
+	if (is_suspect(p, service))
 		owner.word |= (__u64)CONNECTION_SUSPECT << 52;
 	c->client = f->client;
 	c->packets = 0;
@@ -195,9 +189,11 @@ inline_always void table_end(struct connection *c, __u32 entry, const struct tab
 	__u32 at = entry >> BLOCK_BITS;
 	struct connection_block *block = bpf_map_lookup_elem(&connection_blocks, &at);
 
-	if (!block || (before.word & TABLE_OWNER) != f->owner || connection_state(before) >= state || !connection_state(before))
+	if (!block || (before.word & TABLE_OWNER) != f->owner || connection_state(before) >= state ||
+	    !connection_state(before))
 		return;
-	if (__sync_val_compare_and_swap(&c->owner.word, before.word, (before.word & ~(15ULL << 48)) | state << 48) != before.word)
+	if (__sync_val_compare_and_swap(&c->owner.word, before.word, (before.word & ~(15ULL << 48)) | state << 48) !=
+	    before.word)
 		return; /* another CPU was faster, and FIN and RST are sent again when they matter */
 	if (connection_state(before) < CONNECTION_FINISHED)
 		__sync_fetch_and_or(&block->ended, 1ULL << (entry & 63));

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* carried.h - what a packet to or from a client carries for us: reads it in its TCP timestamps, and writes there what the server shall learn. */
+/* carried.h - what a packet to or from a client carries for us: reads it in its TCP timestamps, and writes there what
+ * the server shall learn. */
 #pragma once
 
 #include "wire/kernel.h"
@@ -21,8 +22,8 @@ struct carried {
 	_Bool changed; /* echo is not what the packet says: it is to be written */
 };
 
-/* Options in an order that the fast patterns do not know. Returns the offset of TSval in the TCP header, or the enum timestamp_search that says
- * why there is none. */
+/* Options in an order that the fast patterns do not know. Returns the offset of TSval in the TCP header, or the enum
+ * timestamp_search that says why there is none. */
 static __noinline int search_timestamp(struct xdp_md *ctx, __u32 offset, __u32 length)
 {
 	struct option_bytes options = {};
@@ -64,8 +65,8 @@ inline_always void read_timestamp(struct xdp_md *ctx, const struct packet *p, st
 	c->echo = bpf_ntohl(value[1]);
 }
 
-/* What lies at an offset that has been compared with TCP_HEADER_MAX. The mask is for the verifier, the pin keeps the compiler from seeing that
- * it changes nothing. */
+/* What lies at an offset that has been compared with TCP_HEADER_MAX. The mask is for the verifier, the pin keeps the
+ * compiler from seeing that it changes nothing. */
 inline_always void *in_tcp_header(struct tcphdr *tcp, __u32 at)
 {
 	asm volatile("" : "+r"(at));

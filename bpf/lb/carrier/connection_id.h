@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* connection_id.h - where the connection id of a QUIC packet is: only what holds for all versions (RFC 8999). Of a datagram the first packet counts
- * (RFC 9000 12.2). */
+/* connection_id.h - where the connection id of a QUIC packet is: only what holds for all versions (RFC 8999). Of a
+ * datagram the first packet counts (RFC 9000 12.2). */
 #pragma once
 
 #include "wire/kernel.h"
@@ -15,7 +15,8 @@ struct connection_id {
 	_Bool is_long;
 };
 
-/* Of what a client sends, beginning at `at`; quoted: of what a server has sent, of which a long header alone names the server. head: memory for it. */
+/* Of what a client sends, beginning at `at`; quoted: of what a server has sent, of which a long header alone names the
+ * server. head: memory for it. */
 inline_always struct connection_id find_connection_id(struct xdp_md *ctx, __u32 at, _Bool quoted, __u8 head[8])
 {
 	struct connection_id none = {}, id = {};

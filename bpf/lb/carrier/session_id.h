@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* session_id.h - the server's id, sealed, in what names a TLS session (Yuz III): nonce (8 bytes) | tag (6) | hidden id (2), as internal/algo/sessionid. */
+/* session_id.h - the server's id, sealed, in what names a TLS session (Yuz III): nonce (8 bytes) | tag (6) | hidden id
+ * (2), as internal/algo/sessionid. */
 #pragma once
 
 #include "wire/kernel.h"

@@ -26,7 +26,8 @@ inline_always __u32 option_be32(const struct option_bytes *o, __u32 at)
 	return (__u32)o->byte[at] | o->byte[at + 1] << 8 | o->byte[at + 2] << 16 | (__u32)o->byte[at + 3] << 24;
 }
 
-/* Walks the options; what cannot be read ends it. A global function, verified once; the position lives in memory, so that all turns look alike. */
+/* Walks the options; what cannot be read ends it. A global function, verified once; the position lives in memory, so
+ * that all turns look alike. */
 __noinline int syn_read(const struct option_bytes *options, __u32 length, struct syn_options *s)
 {
 	if (!options || !s)
@@ -66,8 +67,10 @@ __noinline int syn_read(const struct option_bytes *options, __u32 length, struct
 	return 0;
 }
 
-/* Writes the options of the answer, and returns how many words they are: never more than those of the SYN, as each is there because the SYN has it. */
-inline_always __u32 syn_ack_options(const struct syn_options *s, __u16 mss, __u8 scale, __be32 timestamp, __be32 word[SYN_ACK_WORDS])
+/* Writes the options of the answer, and returns how many words they are: never more than those of the SYN, as each is
+ * there because the SYN has it. */
+inline_always __u32 syn_ack_options(const struct syn_options *s, __u16 mss, __u8 scale, __be32 timestamp,
+				    __be32 word[SYN_ACK_WORDS])
 {
 	__u32 n = 0;
 
@@ -76,8 +79,10 @@ inline_always __u32 syn_ack_options(const struct syn_options *s, __u16 mss, __u8
 	if (s->scale != SYN_COOKIE_SCALE)
 		word[n++ & 7] = bpf_htonl(OPTION_NOP << 24 | OPTION_SCALE << 16 | 3 << 8 | scale);
 	if (s->timestamps) {
-		word[n++ & 7] = s->sack ? bpf_htonl(OPTION_SACK << 24 | 2 << 16 | OPTION_TIMESTAMP << 8 | OPTION_TIMESTAMP_LENGTH) :
-					  bpf_htonl(OPTION_NOP << 24 | OPTION_NOP << 16 | OPTION_TIMESTAMP << 8 | OPTION_TIMESTAMP_LENGTH);
+		word[n++ & 7] = s->sack ? bpf_htonl(OPTION_SACK << 24 | 2 << 16 | OPTION_TIMESTAMP << 8 |
+						    OPTION_TIMESTAMP_LENGTH)
+					: bpf_htonl(OPTION_NOP << 24 | OPTION_NOP << 16 | OPTION_TIMESTAMP << 8 |
+						    OPTION_TIMESTAMP_LENGTH);
 		word[n++ & 7] = timestamp;
 		word[n++ & 7] = s->timestamp;
 	} else if (s->sack) {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* classes.h - awfd and lcf: stage I draws a priority class in proportion to weight * members, stage II one of its members (Spotlight
- * IV-B, algorithm 1).
+/* classes.h - awfd and lcf: stage I draws a priority class in proportion to weight * members, stage II one of its
+ * members (Spotlight IV-B, algorithm 1).
  *
- * rounds: one word per class, the heaviest first (last number of its range | members << 32); everybody; the members of weight 1, 2, ...
- * User space changes these words one by one while packets read. Any two of them may be of different times: then the shares are a little
- * off, but whoever is found may be chosen.
+ * rounds: one word per class, the heaviest first (last number of its range | members << 32); everybody; the members of
+ * weight 1, 2, ... User space changes these words one by one while packets read. Any two of them may be of different
+ * times: then the shares are a little off, but whoever is found may be chosen.
  */
 #pragma once
 
@@ -45,7 +45,8 @@ __noinline int dispatch_by_classes(const struct service *service)
 		if (random <= class_last(word))
 			break;
 	}
-	/* One draw for both stages: numbers that lie together lead everywhere when they are multiplied by the golden ratio. */
+	/* One draw for both stages: numbers that lie together lead everywhere when they are multiplied by the golden
+	 * ratio. */
 	random *= 0x9e3779b1;
 	return turn_id(round_word(service, classes + weight * members + ((__u64)random * count >> 32)));
 }

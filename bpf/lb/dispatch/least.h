@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* least.h - fewest open connections for its weight; of equals, whose turn it is.
  *
- * It looks at whose turn it is and at the least loaded of each group: that is exact among up to LOAD_GROUPS servers, and among more load balancing with memory
- * (Mitzenmacher, Prabhakar, Shah, FOCS 2002). So its cost has a bound.
+ * It looks at whose turn it is and at the least loaded of each group: that is exact among up to LOAD_GROUPS servers,
+ * and among more load balancing with memory (Mitzenmacher, Prabhakar, Shah, FOCS 2002). So its cost has a bound.
  */
 #pragma once
 

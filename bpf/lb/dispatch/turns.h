@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* turns.h - rr, wrr and awrr: the next of a sequence that user space wrote (weights are repetitions, well spread; Cheetah IV-B). */
+/* turns.h - rr, wrr and awrr: the next of a sequence that user space wrote (weights are repetitions, well spread;
+ * Cheetah IV-B). */
 #pragma once
 
 #include "wire/kernel.h"
@@ -26,7 +27,8 @@ inline_always struct cursor *cursor_of(const struct service *service)
 	return bpf_map_lookup_elem(&turns, &number);
 }
 
-/* The next turn; cursor->turn++ takes it. Each CPU of each node begins at random: else all would start with the same server. */
+/* The next turn; cursor->turn++ takes it. Each CPU of each node begins at random: else all would start with the same
+ * server. */
 inline_always __u64 next_turn(const struct service *service, struct cursor *cursor, __u32 count)
 {
 	if (!cursor->turn)

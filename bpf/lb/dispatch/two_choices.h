@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* two_choices.h - p2c: of two servers drawn at random, the one with fewer open connections (Mitzenmacher 1996, Cheetah II).
+/* two_choices.h - p2c: of two servers drawn at random, the one with fewer open connections (Mitzenmacher 1996, Cheetah
+ * II).
  *
- * Servers of unequal weight are drawn by their weights and compared by load for weight: drawn alike, the heaviest of many could never get
- * more than 2/n (Wieder 2007).
+ * Servers of unequal weight are drawn by their weights and compared by load for weight: drawn alike, the heaviest of
+ * many could never get more than 2/n (Wieder 2007).
  */
 #pragma once
 

@@ -15,7 +15,8 @@
 
 inline_always _Bool dispatched_by_placement(const struct service *service)
 {
-	return 1ULL << (service->dispatch & 63) & (1 << DISPATCH_HASH | 1 << DISPATCH_MAGLEV | 1 << DISPATCH_WCMP | 1 << DISPATCH_CHOICES);
+	return 1ULL << (service->dispatch & 63) &
+	       (1 << DISPATCH_HASH | 1 << DISPATCH_MAGLEV | 1 << DISPATCH_WCMP | 1 << DISPATCH_CHOICES);
 }
 
 /* What commit changes. */

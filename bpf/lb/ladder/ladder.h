@@ -5,10 +5,11 @@
  *   2. carries a valid cookie    -> its server (affinity table: a suspect's packets visit the scrubber first)
  *   3. known to be closing, or in the local table -> its server
  *   4. services with replicas    -> whose it is by their entries (lb/ladder/replicas.h)
- *      session tls, and it may not have heard of its server -> whose its hello is (lb/ladder/session.h); its SYN is not dispatched but answered
+ *      session tls, server not known to answer yet -> whose its hello is (lb/ladder/session.h); a SYN is answered
  *   5. otherwise                 -> placement, with the previous owners as further stops
  *
- * steer_find decides and changes nothing, steer_commit changes and decides nothing: so a packet that turns out not to be usual is steered anew.
+ * steer_find decides and changes nothing, steer_commit changes and decides nothing: so a packet that turns out not to
+ * be usual is steered anew.
  */
 #pragma once
 
@@ -30,7 +31,8 @@
 #include "lb/ladder/placed.h"
 #include "lb/ladder/replicas.h"
 
-/* Rungs 1 to 3 of a service whose connections carry cookies. Sets d->server where one of them knows; says why else placement must. */
+/* Rungs 1 to 3 of a service whose connections carry cookies. Sets d->server where one of them knows; says why else
+ * placement must. */
 inline_always enum verdict steer_by_carried(const struct packet *p, struct decision *d)
 {
 	if (d->carried.malformed)
@@ -45,10 +47,12 @@ inline_always enum verdict steer_by_carried(const struct packet *p, struct decis
 		return FORWARDED_NEW;
 	if (!d->carried.echo)
 		return FORWARDED_NO_ECHO;
-	steer_to(d, cookie_find(p, d->service, d->carried.echo, cookie_epoch_parity(d->carried.echo, d->service->cookie_bits), &d->carried.plain));
+	steer_to(d, cookie_find(p, d->service, d->carried.echo,
+				cookie_epoch_parity(d->carried.echo, d->service->cookie_bits), &d->carried.plain));
 	if (d->server)
 		return FORWARDED_BY_COOKIE;
-	return d->service->flags & SERVICE_FIRST_TIER && d->carried.plain && !d->id ? FORWARDED_NO_NODE : FORWARDED_BAD_COOKIE;
+	return d->service->flags & SERVICE_FIRST_TIER && d->carried.plain && !d->id ? FORWARDED_NO_NODE
+										    : FORWARDED_BAD_COOKIE;
 }
 
 /* The same where the timestamp names a column of the flow's slot. */
@@ -65,7 +69,8 @@ inline_always enum verdict steer_by_history(const struct packet *p, struct decis
 	return steer_to_column(p, d, d->carried.echo) ? FORWARDED_BY_HISTORY : FORWARDED_BAD_COOKIE;
 }
 
-/* The same where servers issue connection ids that name them. A long header with an id that nobody knows is from a client who has not heard of the server. */
+/* The same where servers issue connection ids that name them. A long header with an id that nobody knows is from a
+ * client who has not heard of the server. */
 inline_always enum verdict steer_by_connection_id(const struct packet *p, struct decision *d)
 {
 	steer_to(d, d->carried.plain);
@@ -86,8 +91,8 @@ inline_always enum verdict steer_by_local_table(const struct packet *p, struct d
 	return d->quoted || (p->protocol == IPPROTO_TCP && !is_syn(p)) ? FORWARDED_UNKNOWN : FORWARDED_NEW;
 }
 
-/* Where the packet goes, and why. Changes nothing: that does steer_commit, once it is known that the packet goes there. VERDICT_CONTINUE, and no
- * server: replicas tell, and if they do not, it goes by placement because of d->verdict. */
+/* Where the packet goes, and why. Changes nothing: that does steer_commit, once it is known that the packet goes there.
+ * VERDICT_CONTINUE, and no server: replicas tell, and if they do not, it goes by placement because of d->verdict. */
 inline_always enum verdict steer_find(const struct packet *p, struct decision *d, struct finding *f)
 {
 	const struct service *service = d->service;
@@ -144,15 +149,17 @@ inline_always _Bool steer_commit_new(const struct packet *p, const struct decisi
 	return 1;
 }
 
-/* What a packet that goes where steer_find said changes, for itself and for later ones; of a connection table steer_by_table does it. 0: see
- * steer_commit_new. */
-inline_always _Bool steer_commit(const struct packet *p, const struct decision *d, const struct finding *f, enum verdict verdict)
+/* What a packet that goes where steer_find said changes, for itself and for later ones; of a connection table
+ * steer_by_table does it. 0: see steer_commit_new. */
+inline_always _Bool steer_commit(const struct packet *p, const struct decision *d, const struct finding *f,
+				 enum verdict verdict)
 {
 	if (verdict == FORWARDED_NEW)
 		return steer_commit_new(p, d, f);
 	if (verdict == FORWARDED_BY_LOCAL_TABLE && f->entry)
 		local_table_commit(p, d->service, f->entry);
-	if (verdict == FORWARDED_BY_LOCAL_TABLE || (verdict == FORWARDED_BY_COOKIE && d->service->affinity != AFFINITY_TABLE))
+	if (verdict == FORWARDED_BY_LOCAL_TABLE ||
+	    (verdict == FORWARDED_BY_COOKIE && d->service->affinity != AFFINITY_TABLE))
 		closing_commit(p, d);
 	return 1;
 }

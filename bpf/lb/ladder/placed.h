@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* placed.h - the ladder's rungs that go by the table: to a slot's owner, to all who may have had it, or to the candidates for a new connection. */
+/* placed.h - the ladder's rungs that go by the table: to a slot's owner, to all who may have had it, or to the
+ * candidates for a new connection. */
 #pragma once
 
 #include "wire/kernel.h"
@@ -41,11 +42,13 @@ inline_always _Bool steer_to_column(const struct packet *p, struct decision *d, 
 
 	if (column >= service->columns || !service->slots_count)
 		return 0;
-	steer_to_older(d, placement_cell(service, p->source, p->source_port, p->destination_port, p->ipv6) + column, 1, 0);
+	steer_to_older(d, placement_cell(service, p->source, p->source_port, p->destination_port, p->ipv6) + column, 1,
+		       0);
 	return 1;
 }
 
-/* A new connection is offered to the owners of all columns, from the first on that there is a way to (SHELL III-A). Each keeps its place. */
+/* A new connection is offered to the owners of all columns, from the first on that there is a way to (SHELL III-A).
+ * Each keeps its place. */
 static __noinline int steer_to_candidates(struct decision *d, __u32 cell)
 {
 	const struct service *service = d->service;
@@ -94,7 +97,8 @@ inline_always void steer_by_placement(const struct packet *p, struct decision *d
 	const struct service *service = d->service;
 
 	if (p->protocol == IPPROTO_TCP && is_syn(p) && service->columns > 1 && d->carried.at && service->slots_count)
-		steer_to_candidates(d, placement_cell(service, p->source, p->source_port, p->destination_port, p->ipv6));
+		steer_to_candidates(d,
+				    placement_cell(service, p->source, p->source_port, p->destination_port, p->ipv6));
 	if (!d->server)
 		steer_by_slot(p, d);
 }

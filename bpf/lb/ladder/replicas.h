@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* replicas.h - the ladder's rung that asks other load balancers (Anolis): here what this node knows by itself, or by the packet's message. What must be
- * asked, lb_ask goes on with (lb/walk/ask.h). */
+/* replicas.h - the ladder's rung that asks other load balancers (Anolis): here what this node knows by itself, or by
+ * the packet's message. What must be asked, lb_ask goes on with (lb/walk/ask.h). */
 #pragma once
 
 #include "wire/kernel.h"
@@ -18,15 +18,16 @@
 #include "lb/ladder/dispatched.h"
 #include "lb/ladder/placed.h"
 
-/* Whose packet it is, a load balancer said that it is asked for: user space and other nodes agree. Services whose connections carry something ask
- * only for what carries nothing. */
+/* Whose packet it is, a load balancer said that it is asked for: user space and other nodes agree. Services whose
+ * connections carry something ask only for what carries nothing. */
 inline_always _Bool asks_replicas(const struct service *service, enum verdict why)
 {
 	if (!(service->flags & SERVICE_REPLICATED))
 		return 0;
 	if (service->affinity == AFFINITY_REPLICATED)
 		return 1;
-	return why == FORWARDED_NO_TIMESTAMP || why == FORWARDED_RESET || (service->affinity == AFFINITY_QUIC && why == FORWARDED_BAD_COOKIE);
+	return why == FORWARDED_NO_TIMESTAMP || why == FORWARDED_RESET ||
+	       (service->affinity == AFFINITY_QUIC && why == FORWARDED_BAD_COOKIE);
 }
 
 /* Errors of the path, and RSTs, make no entry. */

@@ -26,8 +26,9 @@ struct {
 	__type(value, struct session_found);
 } session_result SEC(".maps");
 
-/* Id NO_ID: it goes by placement. Held: the packet goes by tc, in place of what is held, or behind what was (detour). */
-inline_always enum verdict session_found_held(__u16 id, enum verdict verdict, __u32 held, __u16 generation, _Bool detour)
+/* Id NO_ID: by placement. Held: the packet goes by tc, in place of what is held, or behind what was (detour). */
+inline_always enum verdict session_found_held(__u16 id, enum verdict verdict, __u32 held, __u16 generation,
+					      _Bool detour)
 {
 	__u32 first = 0;
 	struct session_found *result = bpf_map_lookup_elem(&session_result, &first);

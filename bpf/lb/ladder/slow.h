@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* slow.h - steering of the slow path: packets of any shape, by functions that are not inlined, for the stack and the verifier. */
+/* slow.h - steering of the slow path: packets of any shape, by functions that are not inlined, for the stack and the
+ * verifier. */
 #pragma once
 
 #include "wire/kernel.h"
@@ -46,8 +47,9 @@ inline_always enum verdict hide_from_verifier(struct decision *d, enum verdict v
 	return *byte;
 }
 
-/* steer() for packets of any shape. A global function, as others that slow_path calls: it is verified once, not for every path that leads
- * here. Pointers inside memory passed to such a function are lost: they are arguments of their own, and the caller sets them again. */
+/* steer() for packets of any shape. A global function, as others that slow_path calls: it is verified once, not for
+ * every path that leads here. Pointers inside memory passed to such a function are lost: they are arguments of their
+ * own, and the caller sets them again. */
 __noinline int steer_slow(const struct packet *p, const struct service *service, struct decision *decided)
 {
 	struct decision d = { .service = service };
@@ -68,8 +70,8 @@ __noinline int steer_slow(const struct packet *p, const struct service *service,
 }
 
 /* Steer `flow`: the packet itself, or the one that an ICMP error quotes. VERDICT_CONTINUE: others have to be asked. */
-inline_always enum verdict walk_flow(struct xdp_md *ctx, const struct packet *p, const struct packet *flow, struct decision *d,
-				     __u32 destination)
+inline_always enum verdict walk_flow(struct xdp_md *ctx, const struct packet *p, const struct packet *flow,
+				     struct decision *d, __u32 destination)
 {
 	__u32 number = destination & ((1u << VIP_JOIN_SHIFT) - 1), join = destination >> VIP_JOIN_SHIFT;
 	const struct service *service = service_by_number(number);
@@ -89,7 +91,8 @@ inline_always enum verdict walk_flow(struct xdp_md *ctx, const struct packet *p,
 			d->carried.echo = d->carried.timestamp; /* the server wrote what it quotes */
 		verdict = steer_slow(flow, service, d);
 		if (verdict == VERDICT_CONTINUE)
-			verdict = service->flags & SERVICE_SESSION ? steer_by_session(flow, service, d) : steer_by_replicas(flow, service, d);
+			verdict = service->flags & SERVICE_SESSION ? steer_by_session(flow, service, d)
+								   : steer_by_replicas(flow, service, d);
 	}
 	d->service = service;
 	if (verdict == VERDICT_CONTINUE)
@@ -98,10 +101,11 @@ inline_always enum verdict walk_flow(struct xdp_md *ctx, const struct packet *p,
 	if (!d->server)
 		return DROPPED_NO_SERVER;
 	if (flow != p)
-		return verdict == FORWARDED_BY_COOKIE || verdict == FORWARDED_BY_OLDER_KEY || verdict == FORWARDED_BY_LOCAL_TABLE ||
-				       verdict == FORWARDED_BY_HISTORY || verdict == FORWARDED_BY_PORT || verdict == FORWARDED_BY_REPLICA ?
-			       FORWARDED_ICMP_BY_COOKIE :
-			       FORWARDED_ICMP_BY_FALLBACK;
+		return verdict == FORWARDED_BY_COOKIE || verdict == FORWARDED_BY_OLDER_KEY ||
+				       verdict == FORWARDED_BY_LOCAL_TABLE || verdict == FORWARDED_BY_HISTORY ||
+				       verdict == FORWARDED_BY_PORT || verdict == FORWARDED_BY_REPLICA
+			       ? FORWARDED_ICMP_BY_COOKIE
+			       : FORWARDED_ICMP_BY_FALLBACK;
 	if (p->fragment == FRAGMENT_FIRST)
 		fragment_learn(p, number, d->id);
 	if (verdict == FORWARDED_BY_COOKIE && d->service->affinity == AFFINITY_TABLE)

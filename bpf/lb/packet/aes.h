@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* aes.h - AES-128 (FIPS 197) of one block by tables, which user space fills before the program is loaded (internal/algo/aestables).
+/* aes.h - AES-128 (FIPS 197) of one block by tables, which user space fills before the program is loaded
+ * (internal/algo/aestables).
  *
- * A kernel's own AES (bpf_crypto_decrypt) takes six times as long for one block, and there is none before Linux 6.10. Tables are read at places that
- * depend on the key: who measures the cache of this host could learn it, and with it which server a connection has.
+ * A kernel's own AES (bpf_crypto_decrypt) takes six times as long for one block, and there is none before Linux 6.10.
+ * Tables are read at places that depend on the key: who measures the cache of this host could learn it, and with it
+ * which server a connection has.
  */
 #pragma once
 
@@ -27,10 +29,13 @@ const volatile __u8 aes_decrypt_bytes[256];
 
 #define AES_WORD(table, a, b, c, d, key) \
 	(table[0][(a) >> 24] ^ table[1][(b) >> 16 & 0xff] ^ table[2][(c) >> 8 & 0xff] ^ table[3][(d) & 0xff] ^ (key))
-#define AES_LAST(bytes, a, b, c, d, key) \
-	(((__u32)bytes[(a) >> 24] << 24 | (__u32)bytes[(b) >> 16 & 0xff] << 16 | (__u32)bytes[(c) >> 8 & 0xff] << 8 | bytes[(d) & 0xff]) ^ (key))
+#define AES_LAST(bytes, a, b, c, d, key)                                                                              \
+	(((__u32)bytes[(a) >> 24] << 24 | (__u32)bytes[(b) >> 16 & 0xff] << 16 | (__u32)bytes[(c) >> 8 & 0xff] << 8 | \
+	  bytes[(d) & 0xff]) ^                                                                                        \
+	 (key))
 
-/* The first two words of what was encrypted, all that a server's id can take. The key is that of the equivalent inverse cipher (FIPS 197 5.3.5). */
+/* The first two words of what was encrypted, all that a server's id can take. The key is that of the equivalent inverse
+ * cipher (FIPS 197 5.3.5). */
 __noinline int aes_decrypt_half(const struct aes_key *key, struct aes_block *block)
 {
 	__u32 s0, s1, s2, s3;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* client_hello.h - what names the session in the first bytes of a TLS connection (RFC 8446 4.1.2, 4.2.11; RFC 5077; RFC 5246 7.4.1.2). The same as
- * internal/algo/clienthello. */
+/* client_hello.h - what names the session in the first bytes of a TLS connection (RFC 8446 4.1.2, 4.2.11; RFC 5077; RFC
+ * 5246 7.4.1.2). The same as internal/algo/clienthello. */
 #pragma once
 
 #include "wire/kernel.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* peer_message.h - what load balancers say to each other about the server of a connection, with the packet that asks for it inside: Anolis 4.3.1 in the
- * private data of GUE (docs/design/connection.md). Forged ones are recognised by a MAC of the message, its connection and its receiver. */
+/* peer_message.h - what load balancers say to each other about the server of a connection, with the packet that asks
+ * for it inside: Anolis 4.3.1 in the private data of GUE (docs/design/connection.md). Forged ones are recognised by a
+ * MAC of the message, its connection and its receiver. */
 #pragma once
 
 #include "wire/kernel.h"
@@ -42,8 +43,9 @@ _Static_assert(sizeof(struct peer_message) == 24, "peer_message");
 /* UDP, GUE and the message: what stands between the outer IP header and the packet. */
 #define PEER_HEADERS (sizeof(struct udphdr) + sizeof(struct gue_header) + sizeof(struct peer_message))
 
-/* The key of a connection in the tables of replicas: SipHash-1-3 over addresses, ports and protocol, the client's first. Never 0 or 1, which mean something
- * there. That two of ten million connections have the same happens once in 300,000 such tables; who does not know the key cannot bring it about. */
+/* The key of a connection in the tables of replicas: SipHash-1-3 over addresses, ports and protocol, the client's
+ * first. Never 0 or 1, which mean something there. That two of ten million connections have the same happens once in
+ * 300,000 such tables; who does not know the key cannot bring it about. */
 inline_always __u64 peer_key(const struct siphash_state *begun, const struct packet *p)
 {
 	struct siphash_state s = { begun->v0, begun->v1, begun->v2, begun->v3 };

@@ -9,7 +9,8 @@ inline_always _Bool is_icmp_error(const struct packet *p, const struct icmp_head
 {
 	if (p->ipv6)
 		return icmp->type >= ICMPV6_UNREACHABLE && icmp->type <= ICMPV6_PARAMETER_PROBLEM;
-	return icmp->type == ICMP_UNREACHABLE || icmp->type == ICMP_TIME_EXCEEDED || icmp->type == ICMP_PARAMETER_PROBLEM;
+	return icmp->type == ICMP_UNREACHABLE || icmp->type == ICMP_TIME_EXCEEDED ||
+	       icmp->type == ICMP_PARAMETER_PROBLEM;
 }
 
 inline_always _Bool is_icmp_echo(const struct packet *p, const struct icmp_header *icmp)

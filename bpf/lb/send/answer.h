@@ -12,13 +12,15 @@
 /* How much of the packet an ICMP error quotes: all headers, with every option. */
 #define QUOTE 128
 
-/* May the source be answered? Not if it stands for nobody, many, or this node (RFC 1122 3.2.1.3, RFC 4443 2.4 e), or we answer ourselves. */
+/* May the source be answered? Not if it stands for nobody, many, or this node (RFC 1122 3.2.1.3, RFC 4443 2.4 e), or we
+ * answer ourselves. */
 inline_always _Bool answer_possible(const struct packet *p)
 {
 	const __be32 *a = p->source;
 	__u8 first = bpf_ntohl(a[0]) >> 24;
 
-	if (p->ipv6 ? first == 0xff || (!a[0] && !a[1] && (!(a[2] & ~bpf_htonl(0xffff)))) : first == 0 || first == 127 || first >= 224)
+	if (p->ipv6 ? first == 0xff || (!a[0] && !a[1] && (!(a[2] & ~bpf_htonl(0xffff))))
+		    : first == 0 || first == 127 || first >= 224)
 		return 0;
 	return !find_vip(p->source, 0, 0, p->ipv6);
 }
@@ -86,7 +88,9 @@ __noinline int answer_echo(struct xdp_md *ctx, const struct packet *p)
 inline_always void *answer_frame(struct xdp_md *ctx, const struct packet *p, __u32 room)
 {
 	__u32 length = bpf_xdp_get_buff_len(ctx); /* padding included */
-	struct { __u8 byte[18]; } l2;
+	struct {
+		__u8 byte[18];
+	} l2;
 	void *data, *end;
 
 	if (bpf_xdp_adjust_head(ctx, -(int)room) || bpf_xdp_adjust_tail(ctx, (int)(p->l3 + QUOTE) - (int)length))
@@ -109,7 +113,8 @@ inline_always enum verdict answer_too_big_ipv4(struct xdp_md *ctx, const struct 
 
 	if (!ip || (void *)icmp + sizeof(*icmp) + QUOTE > (void *)(long)ctx->data_end)
 		return DROPPED_TOO_BIG_QUIETLY;
-	write_ipv4_header(ip, 0, sizeof(*ip) + sizeof(*icmp) + QUOTE, 0, 0, IPPROTO_ICMP, p->destination[0], p->source[0]);
+	write_ipv4_header(ip, 0, sizeof(*ip) + sizeof(*icmp) + QUOTE, 0, 0, IPPROTO_ICMP, p->destination[0],
+			  p->source[0]);
 	icmp->type = ICMP_UNREACHABLE;
 	icmp->code = ICMP_FRAGMENTATION_NEEDED;
 	icmp->checksum = 0;
@@ -158,5 +163,6 @@ __noinline int answer_too_big(struct xdp_md *ctx, const struct packet *p, __u32 
 	verdict = answer_allowed(p, ANSWER_TOO_BIG);
 	if (verdict != VERDICT_CONTINUE)
 		return verdict;
-	return p->ipv6 ? answer_too_big_ipv6(ctx, p, mtu < IPV6_MIN_MTU ? IPV6_MIN_MTU : mtu) : answer_too_big_ipv4(ctx, p, mtu);
+	return p->ipv6 ? answer_too_big_ipv6(ctx, p, mtu < IPV6_MIN_MTU ? IPV6_MIN_MTU : mtu)
+		       : answer_too_big_ipv4(ctx, p, mtu);
 }

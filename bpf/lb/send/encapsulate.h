@@ -35,11 +35,13 @@ inline_always void *outer_ipv4(void *at, void *end, const struct packet *p, cons
 
 	if ((void *)(ip + 1) > end)
 		return 0;
-	write_ipv4_header(ip, p->tos, p->length + outer, bpf_ntohs(server->path), 1, protocol, server->source[0], server->address[0]);
+	write_ipv4_header(ip, p->tos, p->length + outer, bpf_ntohs(server->path), 1, protocol, server->source[0],
+			  server->address[0]);
 	return ip + 1;
 }
 
-/* The flow label spreads connections over equal paths and receive queues (RFC 6438), and nobody can guess it: internal/algo/pathid. */
+/* The flow label spreads connections over equal paths and receive queues (RFC 6438), and nobody can guess it:
+ * internal/algo/pathid. */
 inline_always void *outer_ipv6(void *at, void *end, const struct packet *p, const struct server *server, __u8 protocol,
 			       __u32 outer, __u16 entropy)
 {
@@ -64,8 +66,8 @@ inline_always void *outer_ip(struct xdp_md *ctx, const struct packet *p, const s
 
 	if (!at)
 		return 0;
-	return ipv6 ? outer_ipv6(at, end, p, server, protocol, outer, entropy) :
-		      outer_ipv4(at, end, p, server, protocol, outer);
+	return ipv6 ? outer_ipv6(at, end, p, server, protocol, outer, entropy)
+		    : outer_ipv4(at, end, p, server, protocol, outer);
 }
 
 inline_always __u16 flow_entropy(const struct packet *p)
@@ -77,7 +79,8 @@ inline_always __u16 flow_entropy(const struct packet *p)
 }
 
 /* To a next hop without a tag, without stops. There is room. */
-inline_always _Bool write_untagged(struct xdp_md *ctx, const struct packet *p, const struct server *server, _Bool ipv6, _Bool gue)
+inline_always _Bool write_untagged(struct xdp_md *ctx, const struct packet *p, const struct server *server, _Bool ipv6,
+				   _Bool gue)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	__u8 protocol = gue ? IPPROTO_UDP : p->ipv6 ? IPPROTO_IPV6 : IPPROTO_IPIP;
@@ -93,8 +96,9 @@ inline_always _Bool write_untagged(struct xdp_md *ctx, const struct packet *p, c
 		eth->h_proto = bpf_htons(ETH_P_IPV6);
 		next = outer_ipv6(eth + 1, end, p, server, protocol, sizeof(struct ipv6hdr) + behind, entropy);
 	} else {
-		write_untagged_ipv4(data, server->destination_mac, bpf_htonl(ETH_P_IP << 16 | 0x4500 | p->tos), p->length + sizeof(struct iphdr) + behind,
-				    server->path, protocol, server->source[0], server->address[0]);
+		write_untagged_ipv4(data, server->destination_mac, bpf_htonl(ETH_P_IP << 16 | 0x4500 | p->tos),
+				    p->length + sizeof(struct iphdr) + behind, server->path, protocol,
+				    server->source[0], server->address[0]);
 		next = data + sizeof(*eth) + sizeof(struct iphdr);
 	}
 	return next && (!gue || gue_write_headers(next, end, p->ipv6, p->length + behind, entropy, 0));
@@ -118,13 +122,14 @@ inline_always enum verdict send_in_family(struct xdp_md *ctx, const struct packe
 inline_always enum verdict send_ipip(struct xdp_md *ctx, const struct packet *p, const struct server *server,
 				     enum verdict why)
 {
-	return server->flags & SERVER_IPV6 ? send_in_family(ctx, p, server, why, 1) : send_in_family(ctx, p, server, why, 0);
+	return server->flags & SERVER_IPV6 ? send_in_family(ctx, p, server, why, 1)
+					   : send_in_family(ctx, p, server, why, 0);
 }
 
-/* The addresses of the stops. One that is of another family, or gone, repeats the address before: agents skip their own, and every stop keeps its
- * place. */
-inline_always _Bool gue_write_stops(void *at, void *end, const struct service *service, const struct server *server, const struct decision *d,
-				    _Bool ipv6)
+/* The addresses of the stops. One that is of another family, or gone, repeats the address before: agents skip their
+ * own, and every stop keeps its place. */
+inline_always _Bool gue_write_stops(void *at, void *end, const struct service *service, const struct server *server,
+				    const struct decision *d, _Bool ipv6)
 {
 	struct gue_stops *stops = at;
 	__u32 size = ipv6 ? 16 : 4;
@@ -157,8 +162,8 @@ inline_always _Bool gue_write_stops(void *at, void *end, const struct service *s
 }
 
 /* A global function: verified once. Returns an enum verdict, VERDICT_CONTINUE if all is well. */
-__noinline int gue_wrap(struct xdp_md *ctx, const struct packet *p, const struct service *service, const struct server *server,
-			const struct decision *d)
+__noinline int gue_wrap(struct xdp_md *ctx, const struct packet *p, const struct service *service,
+			const struct server *server, const struct decision *d)
 {
 	__u32 outer, stops;
 	struct udphdr *udp;
@@ -176,16 +181,19 @@ __noinline int gue_wrap(struct xdp_md *ctx, const struct packet *p, const struct
 		return DROPPED_NO_HEADROOM;
 	udp = outer_ip(ctx, p, server, IPPROTO_UDP, outer, entropy, ipv6);
 	end = (void *)(long)ctx->data_end;
-	if (!udp || !gue_write_headers(udp, end, p->ipv6, p->length + outer - (ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr)), entropy, stops / 4))
+	if (!udp || !gue_write_headers(udp, end, p->ipv6,
+				       p->length + outer - (ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr)),
+				       entropy, stops / 4))
 		return DROPPED_MALFORMED;
 	udp = (void *)(udp + 1) + sizeof(struct gue_header);
-	if (stops && !(ipv6 ? gue_write_stops(udp, end, service, server, d, 1) : gue_write_stops(udp, end, service, server, d, 0)))
+	if (stops && !(ipv6 ? gue_write_stops(udp, end, service, server, d, 1)
+			    : gue_write_stops(udp, end, service, server, d, 0)))
 		return DROPPED_MALFORMED;
 	return VERDICT_CONTINUE;
 }
 
-inline_always enum verdict send_gue(struct xdp_md *ctx, const struct packet *p, const struct service *service, const struct server *server,
-				    const struct decision *d)
+inline_always enum verdict send_gue(struct xdp_md *ctx, const struct packet *p, const struct service *service,
+				    const struct server *server, const struct decision *d)
 {
 	enum verdict verdict = gue_wrap(ctx, p, service, server, d);
 

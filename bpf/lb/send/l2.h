@@ -44,7 +44,8 @@ inline_always void *l2_write(struct xdp_md *ctx, const struct server *server, __
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	struct ethhdr *eth = data;
 	struct vlan_header *vlan = (void *)(eth + 1);
-	const __u32 *macs = (const void *)server->destination_mac; /* copied by words: the compiler trusts no alignment here */
+	const __u32 *macs =
+		(const void *)server->destination_mac; /* copied by words: the compiler trusts no alignment here */
 	__u32 *at = data;
 
 	if ((void *)(vlan + 1) > end)
@@ -62,7 +63,8 @@ inline_always void *l2_write(struct xdp_md *ctx, const struct server *server, __
 	return vlan + 1;
 }
 
-inline_always enum verdict send_l2(struct xdp_md *ctx, const struct packet *p, const struct server *server, enum verdict why)
+inline_always enum verdict send_l2(struct xdp_md *ctx, const struct packet *p, const struct server *server,
+				   enum verdict why)
 {
 	if (l2_make_room(ctx, p, server, 0))
 		return DROPPED_NO_HEADROOM;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* loop.h - packets to a VIP but none of its services, on a host that routes: most likely its routes lead back to the router that sent them. */
+/* loop.h - packets to a VIP but none of its services, on a host that routes: most likely its routes lead back to the
+ * router that sent them. */
 #pragma once
 
 #include "wire/kernel.h"
@@ -12,12 +13,13 @@ inline_always _Bool leads_back(struct xdp_md *ctx, const struct bpf_fib_lookup *
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	struct ethhdr *eth = data;
 
-	return fib->ifindex == ctx->ingress_ifindex || ((void *)(eth + 1) <= end && !__builtin_memcmp(fib->dmac, eth->h_source, ETH_ALEN));
+	return fib->ifindex == ctx->ingress_ifindex ||
+	       ((void *)(eth + 1) <= end && !__builtin_memcmp(fib->dmac, eth->h_source, ETH_ALEN));
 }
 
-/* Would the stack forward the packet? It may keep a packet to an address of its own, or drop one. An address that was a VIP may be another
- * host's by now, and this host its router: of those only packets that would go back count.
- * There is no answer: a node that does not know a service yet must not reset the connections of those that do. */
+/* Would the stack forward the packet? It may keep a packet to an address of its own, or drop one. An address that was a
+ * VIP may be another host's by now, and this host its router: of those only packets that would go back count. There is
+ * no answer: a node that does not know a service yet must not reset the connections of those that do. */
 __noinline int would_loop(struct xdp_md *ctx, const struct packet *p)
 {
 	struct bpf_fib_lookup fib = { .ifindex = ctx->ingress_ifindex };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* nat.h - rewrite the destination on the way to the server and the source on the way back; the client's address stays. */
+/* nat.h - rewrites the destination towards the server and the source towards the client, whose address stays. */
 #pragma once
 
 #include "wire/kernel.h"
@@ -25,7 +25,8 @@ inline_always __sum16 *transport_checksum(const struct packet *p, void *data, vo
 	return &udp->check;
 }
 
-inline_always void nat_replace_address(__be32 *address, const __be32 new[4], __u32 words, __sum16 *ip, __sum16 *transport)
+inline_always void nat_replace_address(__be32 *address, const __be32 new[4], __u32 words, __sum16 *ip,
+				       __sum16 *transport)
 {
 #pragma unroll
 	for (__u32 i = 0; i < 4; i++) {
@@ -54,7 +55,8 @@ inline_always _Bool nat_rewrite(const struct packet *p, void *data, void *end, _
 	if (p->ipv6) {
 		if ((void *)(ipv6 + 1) > end)
 			return 0;
-		nat_replace_address(source ? ipv6->saddr.in6_u.u6_addr32 : ipv6->daddr.in6_u.u6_addr32, address, 4, 0, check);
+		nat_replace_address(source ? ipv6->saddr.in6_u.u6_addr32 : ipv6->daddr.in6_u.u6_addr32, address, 4, 0,
+				    check);
 	} else
 		nat_replace_address(source ? &ipv4->saddr : &ipv4->daddr, address, 1, &ipv4->check, check);
 	if (port && p->fragment != FRAGMENT_LATER) {
@@ -70,10 +72,11 @@ inline_always _Bool nat_rewrite(const struct packet *p, void *data, void *end, _
 	return 1;
 }
 
-/* An ICMP error: the packet that it quotes is known to the server by its own address and port, and to its client by the service's. To the server: about what that has
- * sent. Else to the client: about what it has sent, by the server or a router before it. The quoted transport checksum stays wrong: it may be cut off, and nobody
- * verifies it. */
-inline_always _Bool nat_rewrite_error(const struct packet *p, void *data, void *end, _Bool to_server, const __be32 address[4], __be16 port)
+/* An ICMP error: the packet that it quotes is known to the server by its own address and port, and to its client by the
+ * service's. To the server: about what that has sent. Else to the client: about what it has sent, by the server or a
+ * router before it. The quoted transport checksum stays wrong: it may be cut off, and nobody verifies it. */
+inline_always _Bool nat_rewrite_error(const struct packet *p, void *data, void *end, _Bool to_server,
+				      const __be32 address[4], __be16 port)
 {
 	struct icmp_header *icmp = packet_at(data, p->l4);
 	struct ipv6hdr *ipv6 = packet_at(data, p->l3), *quoted_ipv6 = (void *)(icmp + 1);
@@ -133,7 +136,8 @@ __noinline int nat_to_client(struct xdp_md *ctx, const struct packet *p, const s
 	return nat_rewrite(p, data, end, 1, service->vip, service->port);
 }
 
-inline_always enum verdict send_nat(struct xdp_md *ctx, const struct packet *p, const struct server *server, enum verdict why)
+inline_always enum verdict send_nat(struct xdp_md *ctx, const struct packet *p, const struct server *server,
+				    enum verdict why)
 {
 	if (!nat_to_server(ctx, p, server))
 		return DROPPED_MALFORMED;

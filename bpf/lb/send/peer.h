@@ -41,8 +41,8 @@ inline_always _Bool peer_write(void *at, void *end, const struct replica_config 
 	return 1;
 }
 
-/* The headers to a peer in front of a packet; behind old_length bytes of others, which they replace. A global function: verified once. Returns an
- * enum verdict. */
+/* The headers to a peer in front of a packet; behind old_length bytes of others, which they replace. A global function:
+ * verified once. Returns an enum verdict. */
 __noinline int send_to_peer(struct xdp_md *ctx, const struct packet *p, const struct replica_step *s, __u32 old_length)
 {
 	const struct replica_current *now = replicas_now();
@@ -68,7 +68,8 @@ __noinline int send_to_peer(struct xdp_md *ctx, const struct packet *p, const st
 	entropy = flow_entropy(p);
 	udp = outer_ip(ctx, p, peer, IPPROTO_UDP, outer, entropy, config->ipv6);
 	end = (void *)(long)ctx->data_end;
-	if (!udp || !gue_write_headers(udp, end, p->ipv6, p->length + PEER_HEADERS, entropy, sizeof(struct peer_message) / 4) ||
+	if (!udp ||
+	    !gue_write_headers(udp, end, p->ipv6, p->length + PEER_HEADERS, entropy, sizeof(struct peer_message) / 4) ||
 	    !peer_write((void *)(udp + 1) + sizeof(struct gue_header), end, config, s))
 		return DROPPED_MALFORMED;
 	return ASKED_PEER;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* release.h - at tc, where one packet may become many: orders of lb are carried out. Sends what was held, in order, as the frame goes that has completed it
- * (session tls: lb/walk/hold.h), and packets in fragments (fragment.h). */
+/* release.h - at tc, where one packet may become many: orders of lb are carried out. Sends what was held, in order, as
+ * the frame goes that has completed it (session tls: lb/walk/hold.h), and packets in fragments (fragment.h). */
 #pragma once
 
 #include "wire/kernel.h"
@@ -33,8 +33,8 @@ __noinline int release_piece(struct __sk_buff *skb, __u32 slot, __u32 index)
 		return -1;
 	if (front + last + 1 + size > h->mtu + sizeof(struct ethhdr) + sizeof(struct vlan_header))
 		return -1; /* it comes again, and is answered as too big then */
-	if (bpf_skb_change_tail(skb, front + last + 1 + size, 0) || bpf_skb_store_bytes(skb, front, piece->header, last + 1, 0) ||
-	    outer_resize(skb, front, last + 1 + size))
+	if (bpf_skb_change_tail(skb, front + last + 1 + size, 0) ||
+	    bpf_skb_store_bytes(skb, front, piece->header, last + 1, 0) || outer_resize(skb, front, last + 1 + size))
 		return -1;
 	front += last + 1;
 	last = size - 1;
@@ -47,7 +47,8 @@ __noinline int release_piece(struct __sk_buff *skb, __u32 slot, __u32 index)
 /* Makes the frame again what it was before it became an order. 0: it is none, or too old. */
 inline_always _Bool release_restore(struct __sk_buff *skb, const struct hold *h, __u16 generation)
 {
-	return h->generation == generation && h->ifindex && !bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_source), h->source_mac, ETH_ALEN + 2, 0);
+	return h->generation == generation && h->ifindex &&
+	       !bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_source), h->source_mac, ETH_ALEN + 2, 0);
 }
 
 inline_always int release(struct __sk_buff *skb)
@@ -66,7 +67,9 @@ inline_always int release(struct __sk_buff *skb)
 		bpf_skb_vlan_pop(skb);
 	order = (const void *)eth.h_source;
 	if (order->front)
-		return skb->protocol == bpf_htons(ORDER_SEVERAL) ? fragment_all(skb, order->service, order->id, order->front) : TC_DROP;
+		return skb->protocol == bpf_htons(ORDER_SEVERAL)
+			       ? fragment_all(skb, order->service, order->id, order->front)
+			       : TC_DROP;
 	slot = *(const __u16 *)(eth.h_source + 2);
 	h = bpf_map_lookup_elem(&holds, &slot);
 	if (!h || !hold_take(h))

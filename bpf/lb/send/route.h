@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* route.h - forward an answer to its client as a router would. Clients are anywhere, so this alone asks the kernel's FIB. */
+/* route.h - forward an answer to its client as a router would. Clients are anywhere, so this alone asks the kernel's
+ * FIB. */
 #pragma once
 
 #include "wire/kernel.h"
@@ -10,7 +11,9 @@
 static __noinline int route_to_client(struct xdp_md *ctx, const struct packet *p)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	struct bpf_fib_lookup fib = { .ifindex = ctx->ingress_ifindex, .tot_len = p->length, .l4_protocol = p->protocol };
+	struct bpf_fib_lookup fib = { .ifindex = ctx->ingress_ifindex,
+				      .tot_len = p->length,
+				      .l4_protocol = p->protocol };
 	struct ethhdr *eth = data;
 	struct ipv6hdr *ipv6 = (void *)(eth + 1);
 	struct iphdr *ipv4 = (void *)(eth + 1);

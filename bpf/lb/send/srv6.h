@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* srv6.h - stops as segments of an outer IPv6 header (RFC 8754, RFC 8986 5.1 H.Encaps). Without stops SRv6 is IP in IPv6: encapsulate.h. */
+/* srv6.h - stops as segments of an outer IPv6 header (RFC 8754, RFC 8986 5.1 H.Encaps). Without stops SRv6 is IP in
+ * IPv6: encapsulate.h. */
 #pragma once
 
 #include "wire/kernel.h"
@@ -12,10 +13,10 @@
 #include "lb/send/encapsulate.h"
 #include "lb/send/l2.h"
 
-/* The server is the first segment, and every one that its stops' places name before it. A stop that is of another family, or gone, repeats the address
- * before, as in GUE. */
-inline_always _Bool srh_write(void *at, void *end, const struct packet *p, const struct service *service, const struct server *server,
-			      const struct decision *d)
+/* The server is the first segment, and every one that its stops' places name before it. A stop that is of another
+ * family, or gone, repeats the address before, as in GUE. */
+inline_always _Bool srh_write(void *at, void *end, const struct packet *p, const struct service *service,
+			      const struct server *server, const struct decision *d)
 {
 	struct srh *srh = at;
 
@@ -42,8 +43,8 @@ inline_always _Bool srh_write(void *at, void *end, const struct packet *p, const
 }
 
 /* A global function: verified once. Returns an enum verdict, VERDICT_CONTINUE if all is well. */
-__noinline int srv6_wrap(struct xdp_md *ctx, const struct packet *p, const struct service *service, const struct server *server,
-			 const struct decision *d)
+__noinline int srv6_wrap(struct xdp_md *ctx, const struct packet *p, const struct service *service,
+			 const struct server *server, const struct decision *d)
 {
 	__u32 outer;
 	void *at;
@@ -54,11 +55,12 @@ __noinline int srv6_wrap(struct xdp_md *ctx, const struct packet *p, const struc
 	if (l2_make_room(ctx, p, server, outer))
 		return DROPPED_NO_HEADROOM;
 	at = outer_ip(ctx, p, server, IPPROTO_ROUTING, outer, flow_entropy(p), 1);
-	return at && srh_write(at, (void *)(long)ctx->data_end, p, service, server, d) ? VERDICT_CONTINUE : DROPPED_MALFORMED;
+	return at && srh_write(at, (void *)(long)ctx->data_end, p, service, server, d) ? VERDICT_CONTINUE
+										       : DROPPED_MALFORMED;
 }
 
-inline_always enum verdict send_srv6(struct xdp_md *ctx, const struct packet *p, const struct service *service, const struct server *server,
-				     const struct decision *d)
+inline_always enum verdict send_srv6(struct xdp_md *ctx, const struct packet *p, const struct service *service,
+				     const struct server *server, const struct decision *d)
 {
 	enum verdict verdict;
 

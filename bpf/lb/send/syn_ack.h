@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* syn_ack.h - makes the answer of a SYN, and of other segments of who has not heard of a server yet, in their place (RFC 9293 3.5, 3.10.7). */
+/* syn_ack.h - makes the answer of a SYN, and of other segments of who has not heard of a server yet, in their place
+ * (RFC 9293 3.5, 3.10.7). */
 #pragma once
 
 #include "wire/kernel.h"
@@ -20,7 +21,8 @@ struct syn_ack {
 	__u8 flags;
 };
 
-/* The header at tcp, whose addresses and ports are the SYN's, becomes the answer's. Returns the sum of what it was filled with. */
+/* The header at tcp, whose addresses and ports are the SYN's, becomes the answer's. Returns the sum of what it was
+ * filled with. */
 inline_always __u64 syn_ack_header(struct tcphdr *tcp, const struct packet *p, const struct syn_ack *a)
 {
 	__be16 flags = bpf_htons((5 + a->words) << 12 | a->flags);
@@ -50,7 +52,8 @@ inline_always __u16 syn_ack_write_ip(void *ip, const struct packet *p, __u32 len
 		for (int i = 0; i < 4; i++)
 			sum += (__u64)p->source[i] + p->destination[i];
 	} else {
-		write_ipv4_header(ip, 0, sizeof(struct iphdr) + length, 0, 1, IPPROTO_TCP, p->destination[0], p->source[0]);
+		write_ipv4_header(ip, 0, sizeof(struct iphdr) + length, 0, 1, IPPROTO_TCP, p->destination[0],
+				  p->source[0]);
 		sum += (__u64)p->source[0] + p->destination[0];
 	}
 	sum += bpf_htons(length);

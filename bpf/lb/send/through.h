@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* through.h - return: through. This node writes the cookie on the way back and restores the server's own TSecr on the way
- * in, exactly, from the server's clock alone (Cheetah IV-B "fix in place"; departs from it: that restore is wrong in every
- * other epoch, and Linux >= 6.15 drops such handshakes). Needs net.ipv4.tcp_timestamps=2 on the servers: one clock each. */
+/* through.h - return: through. This node writes the cookie on the way back and restores the server's own TSecr on the
+ * way in, exactly, from the server's clock alone (Cheetah IV-B "fix in place"; departs from it: that restore is wrong
+ * in every other epoch, and Linux >= 6.15 drops such handshakes). Needs net.ipv4.tcp_timestamps=2 on the servers: one
+ * clock each. */
 #pragma once
 
 #include "wire/kernel.h"
@@ -15,7 +16,8 @@
 #include "lb/state/service.h"
 #include "lb/affinity/decision.h"
 
-/* A server's clock may be ahead of what we last learned: by the tick of our coarse clock, and by what it gains until it is asked again. */
+/* A server's clock may be ahead of what we last learned: by the tick of our coarse clock, and by what it gains until it
+ * is asked again. */
 #define CLOCK_SLACK_MS 1024
 
 /* Client to server: TSecr = the server's T of which the client echoes W = T << c | cookie. */
@@ -65,12 +67,14 @@ inline_always _Bool through_strip(struct xdp_md *ctx, const struct packet *p, co
 	return 1;
 }
 
-/* Is the server's clock another one than we know, as after a reboot? Its answers are late by the time they waited in queues, never early. */
+/* Is the server's clock another one than we know, as after a reboot? Its answers are late by the time they waited in
+ * queues, never early. */
 inline_always void through_compare(__u64 *clock, __u32 timestamp)
 {
 	__s32 ahead = timestamp - node_clock_ms() - (__u32)*clock;
 
-	if (*clock & CLOCK_KNOWN && !(*clock & CLOCK_DOUBTED) && (ahead > CLOCK_SLACK_MS || ahead < -4 * CLOCK_SLACK_MS))
+	if (*clock & CLOCK_KNOWN && !(*clock & CLOCK_DOUBTED) &&
+	    (ahead > CLOCK_SLACK_MS || ahead < -4 * CLOCK_SLACK_MS))
 		__sync_fetch_and_or(clock, CLOCK_DOUBTED);
 }
 
@@ -95,8 +99,9 @@ inline_always _Bool through_mark(struct xdp_md *ctx, const struct packet *p, con
 	if (service->epoch_parity)
 		hash = &service->cookie_hash[1];
 	wire = d->carried.timestamp << (service->cookie_bits & 31);
-	wire |= cookie_make(d->id, flow_hash(hash, p->destination, p->destination_port, service->port ?: p->source_port, p->ipv6),
-			    service->epoch_parity, service->cookie_bits);
+	wire |= cookie_make(
+		d->id, flow_hash(hash, p->destination, p->destination_port, service->port ?: p->source_port, p->ipv6),
+		service->epoch_parity, service->cookie_bits);
 	if (!wire) /* TSval 0 means "none" to many stacks: one tick later */
 		wire = 1u << (service->cookie_bits & 31);
 	write_timestamp(tcp, value, at, wire);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* to_server.h - send a packet of any shape to its server by the way of its service: does it fit, which timestamp, which header. */
+/* to_server.h - send a packet of any shape to its server by the way of its service: does it fit, which timestamp, which
+ * header. */
 #pragma once
 
 #include "wire/kernel.h"
@@ -23,7 +24,8 @@
 
 inline_always enum forward forward_of(const struct service *service, const struct server *server, __u32 stops)
 {
-	return stops && !(service->forward == FORWARD_SRV6 && server->flags & SERVER_IPV6) ? FORWARD_GUE : service->forward;
+	return stops && !(service->forward == FORWARD_SRV6 && server->flags & SERVER_IPV6) ? FORWARD_GUE
+											   : service->forward;
 }
 
 /* Bytes that are put in front of a packet. */
@@ -43,8 +45,8 @@ inline_always _Bool is_too_big(const struct packet *p, const struct server *serv
 }
 
 /* A global function: see steer_slow. */
-__noinline int send_to_server(struct xdp_md *ctx, const struct packet *p, const struct service *service, const struct server *server,
-			      const struct decision *decided)
+__noinline int send_to_server(struct xdp_md *ctx, const struct packet *p, const struct service *service,
+			      const struct server *server, const struct decision *decided)
 {
 	enum verdict verdict;
 	struct decision d;
@@ -88,7 +90,8 @@ __noinline int send_to_server(struct xdp_md *ctx, const struct packet *p, const 
 	default:
 		verdict = send_l2(ctx, p, server, d.verdict);
 	}
-	if (verdict != decided->verdict || !is_too_big(p, server, outer_to_server(service, server, decided->stops_count)))
+	if (verdict != decided->verdict ||
+	    !is_too_big(p, server, outer_to_server(service, server, decided->stops_count)))
 		return verdict;
 	return FORWARDED_IN_FRAGMENTS;
 }
@@ -106,12 +109,14 @@ inline_always enum verdict send_found(struct xdp_md *ctx, const struct packet *p
 	d->service = service;
 	d->server = server;
 	if (verdict == why || verdict == FORWARDED_IN_FRAGMENTS)
-		count_server(server->counter, is_syn(p), why == FORWARDED_NEW || why == FORWARDED_BY_SESSION, p->length);
+		count_server(server->counter, is_syn(p), why == FORWARDED_NEW || why == FORWARDED_BY_SESSION,
+			     p->length);
 	return verdict;
 }
 
 /* The frame is as it goes to the server, but too big: it becomes an order for lb_release. Returns an XDP action. */
-__noinline int order_fragments(struct xdp_md *ctx, const struct service *service, const struct server *server, __u16 id, __u32 stops)
+__noinline int order_fragments(struct xdp_md *ctx, const struct service *service, const struct server *server, __u16 id,
+			       __u32 stops)
 {
 	struct ethhdr *eth = (void *)(long)ctx->data;
 	struct fragment_order *order = (void *)eth->h_source;

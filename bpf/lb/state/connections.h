@@ -1,22 +1,27 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* connections.h - Cheetah III-B: ConnTable, and in place of ConnStack one word of free indices per block of 64.
  *
- * A service has a range of blocks, cut into partitions of 2^r entries, r <= 6; the flow's hash names the partition, the cookie the
- * index in it. Index 0 is never used: it stands for "has no entry". Of each index exactly one holds at any time:
+ * A service has a range of blocks, cut into partitions of 2^r entries, r <= 6; the flow's hash names the partition, the
+ * cookie the index in it. Index 0 is never used: it stands for "has no entry". Of each index exactly one holds at any
+ * time:
  *
  *   free       its bit in block.free is set
  *   ended      its bit in block.ended is set: FIN or RST was seen; may be taken at once, and is swept after a while
- *   held       by whoever took one of those bits (an atomic operation returned it set), or by a connection: owner has a state
+ *   held       by the CPU that took one of those bits (its atomic operation returned it set), or by a connection:
+ *              owner has a state
  *
- * A connection gives its index up by one compare-and-swap of owner. So no index is ever held twice or lost, on any number of CPUs,
- * and every step takes a bounded number of instructions. User space sweeps by the same rules, in the same memory.
+ * A connection gives its index up by one compare-and-swap of owner. So no index is ever held twice or lost, on any
+ * number of CPUs, and every step takes a bounded number of instructions. User space sweeps by the same rules, in the
+ * same memory.
  *
- * Nothing here is authoritative: the cookie also carries the server's id. Whatever is lost, wrong or full costs a connection its
- * statistics, never its server. Departs from Cheetah, where the entry alone knows the server.
+ * Nothing here is authoritative: the cookie also carries the server's id. Whatever is lost, wrong or full costs a
+ * connection its statistics, never its server. Departs from Cheetah, where the entry alone knows the server.
  */
 #pragma once
 
 #include "wire/kernel.h"
+#include "wire/parse.h"
+#include "lb/state/service.h"
 
 /* Implementation constants */
 #define BLOCK_BITS 6
@@ -45,12 +50,14 @@ union connection_owner {
 };
 _Static_assert(sizeof(union connection_owner) == 8, "connection_owner");
 
-/* Counters are those of one CPU at a time, as devices give the packets of a flow to one queue; where they do not, some are lost. */
+/* Counters are those of one CPU at a time, as devices give the packets of a flow to one queue; where they do not, some
+ * are lost. */
 struct connection {
 	union connection_owner owner;
 	__be32 client; /* IPv4: the address. IPv6: of the flow's hash; the address is in connection_addresses */
 	__u32 packets;
-	__u64 bytes; /* bits 0-47: bytes of IP packets. bits 48-63: packets in the window of `last`, up to the service's limit */
+	__u64 bytes; /* bits 0-47: bytes of IP packets. bits 48-63: packets in the window of `last`, up to the service's
+			limit */
 	__u32 first; /* when it came, in 2^30 ns of CLOCK_MONOTONIC */
 	__u32 last; /* packet, in 2^20 ns; a window is 2^10 of these */
 };
@@ -115,6 +122,16 @@ struct {
 	__type(key, struct suspect_key);
 	__type(value, __u32);
 } suspects SEC(".maps");
+
+inline_always _Bool is_suspect(const struct packet *p, const struct service *service)
+{
+	struct suspect_key key = { .prefix_length = 32 + (p->ipv6 ? 128 : 32), .service = service->number };
+
+	if (!service->scrubber)
+		return 0;
+	__builtin_memcpy(key.client, p->source, sizeof(key.client));
+	return bpf_map_lookup_elem(&suspects, &key) != 0;
+}
 
 /* Connections that the data path ended because it needed their index; those that are swept, user space sees itself. */
 struct ended_connection {

@@ -13,15 +13,17 @@ struct traffic {
 struct server_traffic {
 	__u64 packets, bytes;
 	__u64 connections; /* that this node dispatched */
-	struct traffic fast; /* packets of lb/walk/fast_path.h, counted here alone: user space adds them to the above and to the service's FORWARDED_BY_COOKIE */
-	__u64 closed; /* whose client's FIN or RST passed with a cookie; at once: those without one, whose end nobody could recognise */
+	struct traffic fast; /* packets of lb/walk/fast_path.h, counted here alone: user space adds them to the above
+				and to the service's FORWARDED_BY_COOKIE */
+	__u64 closed; /* whose client's FIN or RST passed with a cookie; at once: those without one, whose end nobody
+			 could recognise */
 };
 
-/* Index: service number * VERDICTS + verdict. Service 0 is whatever belongs to none. No packet has VERDICT_CONTINUE: there user space keeps what servers
- * that have left the service had counted as fast. */
+/* Index: service number * VERDICTS + verdict. Service 0 is whatever belongs to none. No packet has VERDICT_CONTINUE:
+ * there user space keeps what servers that have left the service had counted as fast. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, SERVICE_NUMBERS * VERDICTS);
+	__uint(max_entries, SERVICE_NUMBERS *VERDICTS);
 	__type(key, __u32);
 	__type(value, struct traffic);
 } verdict_counters SEC(".maps");

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* functions.h - network functions (NAT, firewalls, proxies) whose gateway this node is: services with all addresses of a prefix, and all their ports.
+/* functions.h - network functions (NAT, firewalls, proxies) whose gateway this node is: services with all addresses of
+ * a prefix, and all their ports.
  *
- *   function_prefixes: longest prefix -> number of the service; 0: what lies there is not for functions; FUNCTION_HOST: it is this host's
- *   returns:           the service's address and the length of its prefix, FUNCTION_PROTOCOL and a MAC -> the function that has it; FUNCTION_OF_ANY in
- *                      their place: it is that of a function */
+ *   function_prefixes: longest prefix -> number of the service; 0: not for functions; FUNCTION_HOST: this host's
+ *   returns:           address of the service with the length of its prefix, FUNCTION_PROTOCOL and a MAC -> the
+ *                      function that has it; FUNCTION_OF_ANY instead of these: it is a function's
+ */
 #pragma once
 
 #include "wire/kernel.h"
@@ -65,8 +67,10 @@ static __noinline __u32 function_by_mac(const void *mac, const struct service *s
 	return known ? (__u32)*known & 0xffff : NO_ID;
 }
 
-/* Is a network function the sender of the frame? A VIP's connections do not matter then: the answer must find the function. */
+/* Is a network function the sender of the frame? A VIP's connections do not matter then: the answer must find the
+ * function. */
 inline_always _Bool is_from_function(const void *data, const void *end)
 {
-	return functions_enabled && data + sizeof(struct ethhdr) <= end && function_by_mac(((const struct ethhdr *)data)->h_source, 0) != NO_ID;
+	return functions_enabled && data + sizeof(struct ethhdr) <= end &&
+	       function_by_mac(((const struct ethhdr *)data)->h_source, 0) != NO_ID;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* holds.h - session tls: segments of ClientHellos that are not all there yet. Bounded, and none authoritative: what is lost the client sends again.
+/* holds.h - session tls: segments of ClientHellos that are not all there yet. Bounded, and none authoritative: what is
+ * lost the client sends again.
  *
  * A slot is its owner's from the compare-and-swap of `busy` on until busy is 0 again. Who finds it taken goes without.
  */
@@ -50,7 +51,8 @@ struct {
 	__type(value, struct hold);
 } holds SEC(".maps");
 
-/* By slot: of the flow's hash, if segments are there and the first is not. Small, so that hellos that come whole need not look into slots. */
+/* By slot: of the flow's hash, if segments are there and the first is not. Small, so that hellos that come whole need
+ * not look into slots. */
 volatile __u32 holds_waiting[HOLDS];
 
 inline_always _Bool hold_waits(__u64 hash)
@@ -62,7 +64,8 @@ inline_always _Bool hold_waits(__u64 hash)
 
 #define HOLDS_BEGUN 65536 /* a power of two */
 
-/* By the flow's hash: a tag of the hello whose first segment was held last. One that comes again and finds its slot gone was pushed out. */
+/* By the flow's hash: a tag of the hello whose first segment was held last. One that comes again and finds its slot
+ * gone was pushed out. */
 volatile __u16 holds_begun[HOLDS_BEGUN];
 
 inline_always __u16 hold_tag(__u64 hash, __u32 sequence)

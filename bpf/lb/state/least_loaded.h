@@ -8,8 +8,9 @@
 
 #define LOAD_GROUPS 16
 
-/* Each change of a load is reported here. A server stays the least loaded until another of its group reports less: one whose connection ends,
- * or whose turn it is. So the cost of a group of one is exact. CPUs that report at once may leave a cost off by one until the next report. */
+/* Each change of a load is reported here. A server stays the least loaded until another of its group reports less: one
+ * whose connection ends, or whose turn it is. So the cost of a group of one is exact. CPUs that report at once may
+ * leave a cost off by one until the next report. */
 struct least_loaded {
 	__s64 ranks[LOAD_GROUPS]; /* cost << 16 | id; of an empty group above all costs */
 };

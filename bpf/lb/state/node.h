@@ -6,8 +6,8 @@
 #include "wire/parse.h"
 #include "lb/state/service.h"
 
-/* Frames that a switch floods reach us too: only those to our own address are ours. Index: ifindex % INTERFACES. Each process's own, as its program is:
- * no map, so that no look-up stands before every packet. */
+/* Frames that a switch floods reach us too: only those to our own address are ours. Index: ifindex % INTERFACES. Each
+ * process's own, as its program is: no map, so that no look-up stands before every packet. */
 #define INTERFACES 64
 struct interface {
 	__u32 ifindex;
@@ -77,8 +77,8 @@ struct {
 #define CLOCK_KNOWN (1ULL << 32)
 #define CLOCK_DOUBTED (1ULL << 33) /* something that came from there says otherwise: user space shall ask the server */
 
-/* return: through. TSval of the server less our own clock, in ms, and what is known of it. User space asks servers; packets, which anybody can
- * forge, teach nothing but doubt. Index: server.counter. */
+/* return: through. TSval of the server less our own clock, in ms, and what is known of it. User space asks servers;
+ * packets, which anybody can forge, teach nothing but doubt. Index: server.counter. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 16384);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* orders.h - frames by which lb tells lb_release, at tc of the same device, what to send: at XDP one packet stays one. */
+/* orders.h - frames by which lb orders lb_release, at tc of the same device, to send: at XDP one packet stays one. */
 #pragma once
 
 #include "wire/kernel.h"

@@ -5,7 +5,9 @@
 #include "wire/kernel.h"
 #include "lb/packet/aes.h"
 
-#define QUIC_CONFIGS 8 /* of a service, by the three high bits of an id's first octet; 7 is none (draft-ietf-quic-load-balancers-21 3.2) */
+#define QUIC_CONFIGS                                                                \
+	8 /* of a service, by the three high bits of an id's first octet; 7 is none \
+	     (draft-ietf-quic-load-balancers-21 3.2) */
 
 /* QUIC_NO_CONFIG, or 1 and the number of the algorithm in internal/model. */
 enum quic_algorithm { QUIC_NO_CONFIG, QUIC_SINGLE_PASS, QUIC_FOUR_PASS, QUIC_PLAIN };
@@ -42,8 +44,9 @@ struct {
 	__type(value, struct quic_work);
 } quic_works SEC(".maps");
 
-/* Connections whose client does not know an id of the server's yet: upper 48 bits of their hash | id of the server. A later one replaces it: it
- * matters for one round trip, and a client that loses it begins again at another server, which costs round trips and no connection. Index: lower 16 bits. */
+/* Connections whose client does not know an id of the server's yet: upper 48 bits of their hash | id of the server. A
+ * later one replaces it: it matters for one round trip, and a client that loses it begins again at another server,
+ * which costs round trips and no connection. Index: lower 16 bits. */
 #define STARTING 65536
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -4,13 +4,16 @@
  *   replica_entries   buckets of entries of chains that this node is in
  *   replica_answers   the same of other answers
  *
- * Both are shared by packets on all CPUs and by user space, which expires and copies them (internal/linux/replicas), by these rules:
+ * Both are shared by packets on all CPUs and by user space, which expires and copies them (internal/linux/replicas), by
+ * these rules:
  *
- * A bucket has seven slots. head has a bit for each used one, and above them a number that grows with every change of those bits. To use a slot, a CPU
- * compares and swaps the head of the key's *first* bucket after reading both of the key's: of two that insert the same key, one sees the other.
- * A used slot with key 0 is being filled; its word is written before its key. Only user space removes: it swaps the word for 0, writes
- * REPLICA_REMOVED for the key, waits until all packets that may have seen it have left the data path, and then frees the slot. So a key that was
- * found is followed by its own word or by 0, whatever happens meanwhile. All other changes of an entry are one compare-and-swap of its word.
+ * A bucket has seven slots. head has a bit for each used one, and above them a number that grows with every change of
+ * those bits. To use a slot, a CPU compares and swaps the head of the key's *first* bucket after reading both of the
+ * key's: of two that insert the same key, one sees the other. A used slot with key 0 is being filled; its word is
+ * written before its key. Only user space removes: it swaps the word for 0, writes REPLICA_REMOVED for the key, waits
+ * until all packets that may have seen it have left the data path, and then frees the slot. So a key that was found is
+ * followed by its own word or by 0, whatever happens meanwhile. All other changes of an entry are one compare-and-swap
+ * of its word.
  */
 #pragma once
 
@@ -27,7 +30,8 @@ enum replica_flag {
 	REPLICA_DISPATCHED = 2, /* an answer: this node has dispatched the connection */
 };
 
-/* key 0: nobody's, or being filled. The word: 0, or owner (16 bits), number of its service here or 0 (16), period in which it was used last (24), flags (8). */
+/* key 0: nobody's, or being filled. The word: 0, or owner (16 bits), number of its service here or 0 (16), period in
+ * which it was used last (24), flags (8). */
 struct replica_entry {
 	__u64 key, word;
 };
@@ -96,7 +100,8 @@ const volatile __u32 replica_buckets = 1;
 
 inline_always __u64 replica_word(__u16 owner, __u16 service, __u32 period, __u8 flags)
 {
-	return owner | (__u64)service << 16 | (__u64)(period & 0xffffff) << REPLICA_PERIOD_SHIFT | (__u64)flags << REPLICA_FLAGS_SHIFT;
+	return owner | (__u64)service << 16 | (__u64)(period & 0xffffff) << REPLICA_PERIOD_SHIFT |
+	       (__u64)flags << REPLICA_FLAGS_SHIFT;
 }
 
 inline_always __u8 replica_flags(__u64 word)

@@ -94,7 +94,7 @@ inline_always const struct replica_current *replicas_now(void)
 	return bpf_map_lookup_elem(&replica_now, &first);
 }
 
-/* Are entries replicated? Also where there is no view for the moment, and where the others do not know this node yet. */
+/* Are entries replicated? Also where there is no view for the moment, and where others do not know this node yet. */
 inline_always _Bool has_ring(const struct replica_current *now)
 {
 	return now && (now->view || now->ring);

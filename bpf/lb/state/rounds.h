@@ -5,9 +5,10 @@
 #include "wire/kernel.h"
 #include "lb/state/service.h"
 
-/* A word is a turn: the server's id, the price of a connection to it (the lower, the larger its weight; p2c and least), server.counter and the server's group (least).
- * Or, at the beginning of the ranges of awfd and lcf, a class: where its range ends, and how many members it has. Single words of these
- * change while packets read them. Whatever such a word has ever named may be chosen. */
+/* A word is a turn: the server's id, the price of a connection to it (the lower, the larger its weight; p2c and least),
+ * server.counter and the server's group (least). Or, at the beginning of the ranges of awfd and lcf, a class: where its
+ * range ends, and how many members it has. Single words of these change while packets read them. Whatever such a word
+ * has ever named may be chosen. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);

@@ -50,7 +50,8 @@ struct service {
 	__u8 epoch_parity; /* of the key that return: through writes with */
 	__u8 columns; /* of a slot: 1, or choices' candidates */
 	__u8 classes; /* awfd, lcf: of weights above 0 */
-	__be16 port; /* nat with ports of the servers' own: the one port of the service; network functions: the length of their prefix */
+	__be16 port; /* nat with ports of the servers' own: the one port of the service; network functions: the length
+			of their prefix */
 	__u16 members; /* awfd, lcf: servers that may get new connections */
 	__u32 table_base, table_blocks; /* table: range of connection_blocks */
 	__u8 id_bits, id_shift; /* where in the cookie the id is */
@@ -80,14 +81,15 @@ struct server {
 	__be16 vlan; /* 802.1Q tag control, 0: untagged */
 	__be16 port; /* nat: new destination port, 0: as it is */
 	__u16 flags;
-	/* What packets to it carry, so that an error about one is believed that quotes it. IPv6: what flow labels are made of. IPv4: the identification
-	 * as on the wire, and above it the sum (RFC 1071) of those words of the outer header that are the same in every packet to this server. */
+	/* What packets to it carry, so that an error about one is believed that quotes it. IPv6: what flow labels are
+	 * made of. IPv4: the identification as on the wire, and above it the sum (RFC 1071) of those words of the outer
+	 * header that are the same in every packet to this server. */
 	__u32 path;
 };
 _Static_assert(sizeof(struct server) == 64, "server");
 
-/* The table that places new connections and what carries no cookie has slots of one column, or as many as a new connection has candidates (SHELL
- * III-B). A column has its owner, then the last distinct owners before. */
+/* The table that places new connections and what carries no cookie has slots of one column, or as many as a new
+ * connection has candidates (SHELL III-B). A column has its owner, then the last distinct owners before. */
 struct column {
 	__u16 owners[HISTORY_MAX];
 };

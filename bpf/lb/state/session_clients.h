@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* session_clients.h - session tls: which clients have shown the name of a session lately, so that many of them do not reach one server by one ticket
- * (Yuz V-B). Departs from it: a client changes its address now and then, so some addresses are let through before others are not.
+/* session_clients.h - session tls: which clients have shown the name of a session lately, so that many of them do not
+ * reach one server by one ticket (Yuz V-B). Departs from it: a client changes its address now and then, so some
+ * addresses are let through before others are not.
  *
- * Set-associative arrays: they never grow, and nothing is allocated. A full set forgets the name of the fewest clients, so what many have shown stays for
- * its whole window. CPUs share them without a lock; a race costs a count. */
+ * Set-associative arrays: they never grow, and nothing is allocated. A full set forgets the name of the fewest clients,
+ * so what many have shown stays for its whole window. CPUs share them without a lock; a race costs a count. */
 #pragma once
 
 #include "wire/kernel.h"
@@ -40,13 +41,13 @@ _Static_assert(sizeof(struct session_clients) == 128, "session_clients");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, SESSION_SETS * SESSION_NAMES);
+	__uint(max_entries, SESSION_SETS *SESSION_NAMES);
 	__type(key, __u32);
 	__type(value, struct session_clients);
 } session_others SEC(".maps");
 
-/* An address of IPv4; a network of IPv6, which is what a host has. By multiplication under a key: nobody can choose networks that look alike (Dietzfelbinger et
- * al. 1997). */
+/* An address of IPv4; a network of IPv6, which is what a host has. By multiplication under a key: nobody can choose
+ * networks that look alike (Dietzfelbinger et al. 1997). */
 inline_always __u32 session_client(const struct siphash_key *key, const struct packet *p)
 {
 	__u64 network = p->source[0] | (__u64)p->source[1] << 32;
@@ -73,7 +74,7 @@ inline_always _Bool session_lets_other(__u64 *name, __u32 slot, __u32 client, __
 	return 1;
 }
 
-/* Is a client among the first so many that have shown the name in its window? A global function: it is verified once. */
+/* Is a client among the first so many that have shown the name in its window? A global function: verified once. */
 __noinline int session_lets(__u64 name, __u32 client, __u32 most)
 {
 	__u16 now = bpf_ktime_get_coarse_ns() >> SESSION_CLIENTS_SHIFT;
@@ -89,11 +90,13 @@ __noinline int session_lets(__u64 name, __u32 client, __u32 most)
 		_Bool over = (__u16)(now - (__u16)(word >> 16)) >= SESSION_CLIENTS_WINDOW;
 
 		if (count && word >> 32 == tag) {
-			if (over) { /* the next window: the first client, whose session it most likely is, has not to be quicker than others */
+			if (over) { /* the next window: the first client, whose session it most likely is, has not to be
+				       quicker than others */
 				s->names[i] = begun;
 				count = 1;
 			}
-			return s->first[i] == client || session_lets_other(&s->names[i], set * SESSION_NAMES + i, client, count, most);
+			return s->first[i] == client ||
+			       session_lets_other(&s->names[i], set * SESSION_NAMES + i, client, count, most);
 		}
 		if (over)
 			count = 0;

@@ -12,9 +12,11 @@ enum session_outcome {
 	SESSION_NOT_TLS = HELLO_NOT_TLS,
 	SESSION_INCOMPLETE = HELLO_MORE, /* the rest has not come, or what came could not be held */
 	SESSION_MALFORMED = HELLO_MALFORMED,
-	SESSION_NONE = HELLO_COMPLETE, /* it resumes none, or shows a session id that is not ours: TLS 1.3 clients send random ones */
+	SESSION_NONE = HELLO_COMPLETE, /* it resumes none, or shows a session id that is not ours: TLS 1.3 clients send
+					  random ones */
 	SESSION_RESUMED, /* it goes to the server of the session */
-	SESSION_UNKNOWN, /* a ticket, or an identity, that no server of the service has issued, or by a key that is gone */
+	SESSION_UNKNOWN, /* a ticket, or an identity, that no server of the service has issued, or by a key that is gone
+			  */
 	SESSION_UNAVAILABLE, /* the server of the session is not healthy, or not there any more */
 	SESSION_LIMITED, /* too many clients show it */
 	SESSION_UNTIMED, /* the client has no timestamps, and so no sessions */
@@ -25,7 +27,7 @@ enum session_outcome {
 /* Index: service number * SESSION_OUTCOMES + outcome. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, SERVICE_NUMBERS * SESSION_OUTCOMES);
+	__uint(max_entries, SERVICE_NUMBERS *SESSION_OUTCOMES);
 	__type(key, __u32);
 	__type(value, __u64);
 } session_outcomes SEC(".maps");

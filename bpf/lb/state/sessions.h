@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* sessions.h - session tls: what a load balancer needs to answer SYNs by itself and to read ClientHellos, and where connections that begin have gone. */
+/* sessions.h - session tls: what a load balancer needs to answer SYNs by itself and to read ClientHellos, and where
+ * connections that begin have gone. */
 #pragma once
 
 #include "wire/kernel.h"
@@ -26,11 +27,12 @@ struct {
 	__type(value, struct session_config);
 } session_configs SEC(".maps");
 
-/* Where a connection's hello went: it may come again, and so may what follows, until the client has heard of its server. Lost, it goes by what it says, or its
- * timestamp. */
+/* Where a connection's hello went: it may come again, and so may what follows, until the client has heard of its
+ * server. Lost, it goes by what it says, or its timestamp. */
 struct session_begun {
 	__u32 tag; /* of the flow's hash */
-	__be32 sequence; /* of the hello's first byte: connections of the same ports before or after have others, farther away than our window */
+	__be32 sequence; /* of the hello's first byte: connections of the same ports before or after have others,
+			    farther away than our window */
 	__u16 id; /* NO_ID: there is none */
 	__u16 at; /* when, in 2^26 ns */
 	__u16 held; /* slot of its hold, and 1; 0: the hello came whole */
@@ -72,7 +74,8 @@ static __noinline struct session_begun *session_begun_find(__u64 hash)
 	return 0;
 }
 
-/* In the slot of an earlier one of the flow, or of the oldest. CPUs share a set without a lock: a race sends a packet astray, which comes again. */
+/* In the slot of an earlier one of the flow, or of the oldest. CPUs share a set without a lock: a race sends a packet
+ * astray, which comes again. */
 __noinline int session_begun_put(__u64 hash, const struct session_begun *begun)
 {
 	__u32 set = hash >> 32 & (BEGUN_SETS - 1), oldest = 0, slot = 0;
@@ -81,7 +84,9 @@ __noinline int session_begun_put(__u64 hash, const struct session_begun *begun)
 	if (!s || !begun)
 		return 0;
 	for (__u32 i = 0; i < BEGUN_WAYS; i++) {
-		__u32 age = s->ways[i].tag == (__u32)hash ? 1 << 17 : s->ways[i].id == NO_ID ? 1 << 16 : (__u16)(begun->at - s->ways[i].at);
+		__u32 age = s->ways[i].tag == (__u32)hash ? 1 << 17
+			    : s->ways[i].id == NO_ID	  ? 1 << 16
+							  : (__u16)(begun->at - s->ways[i].at);
 
 		if (age >= oldest) {
 			oldest = age;

@@ -129,8 +129,8 @@ inline_always struct trace_event *trace_reserve(const struct packet *p, __u32 se
 	if (filter->client_port && filter->client_port != p->source_port)
 		return 0;
 	if ((filter->client[0] | filter->client[1] | filter->client[2] | filter->client[3]) &&
-	    (filter->client[0] != p->source[0] || filter->client[1] != p->source[1] || filter->client[2] != p->source[2] ||
-	     filter->client[3] != p->source[3]))
+	    (filter->client[0] != p->source[0] || filter->client[1] != p->source[1] ||
+	     filter->client[2] != p->source[2] || filter->client[3] != p->source[3]))
 		return 0;
 	if (__sync_fetch_and_add(&filter->budget, -1) > 0)
 		event = bpf_ringbuf_reserve(&trace_events, sizeof(*event), 0);
@@ -140,7 +140,8 @@ inline_always struct trace_event *trace_reserve(const struct packet *p, __u32 se
 }
 
 /* What an event has of every packet, decided or not. The event says the last of this one. */
-inline_always void trace_fill(struct trace_event *event, const struct packet *p, struct traced_packet *traced, __u8 verdict)
+inline_always void trace_fill(struct trace_event *event, const struct packet *p, struct traced_packet *traced,
+			      __u8 verdict)
 {
 	__builtin_memset(event, 0, sizeof(*event));
 	event->time_ns = bpf_ktime_get_ns();

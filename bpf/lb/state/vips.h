@@ -4,11 +4,12 @@
 
 #include "wire/kernel.h"
 
-/* Above the number, the id of the server whose further subflows of MPTCP connections join at this port. 0: a port of the service itself. */
+/* Above the number, the id of the server whose further subflows of MPTCP connections join at this port. 0: a port of
+ * the service itself. */
 #define VIP_JOIN_SHIFT 16
 
-/* Port 0 and protocol 0 stand for the address itself, for echo requests and path errors; port 0 and FORMER_VIP for one that was a VIP and is none
- * now. No packet has that protocol (reserved by IANA) and is looked for. */
+/* Port 0 and protocol 0 stand for the address itself, for echo requests and path errors; port 0 and FORMER_VIP for one
+ * that was a VIP and is none now. No packet has that protocol (reserved by IANA) and is looked for. */
 #define FORMER_VIP 255
 struct vip_key {
 	__be32 address[4];
@@ -19,16 +20,20 @@ struct vip_key {
 _Static_assert(sizeof(struct vip_key) == 20, "vip_key");
 
 /* A faster copy of vips with a hash of our own: one probe costs a fourth of a look-up there. A destination whose slot
- * another one has is in vips alone. The first eight bytes are the address as on the wire, protocol, 1, and the port as on the wire.
- * Of an IPv6 address half a word is there, and 2: others may have the same, so only lb/walk/fast_path.h looks there, which compares all of it. */
+ * another one has is in vips alone. The first eight bytes are the address as on the wire, protocol, 1, and the port as
+ * on the wire. Of an IPv6 address half a word is there, and 2: others may have the same, so only lb/walk/fast_path.h
+ * looks there, which compares all of it. */
 #define VIP_SLOTS 65536
 struct vip_slot {
 	__u64 destination;
 	__u32 number;
-	__u32 fast; /* lb/walk/fast_path.h: row of services, and from bit 0 on cookie_bits - 1; 0: not for this service. As with service_rows this word flips */
+	__u32 fast; /* lb/walk/fast_path.h: row of services, and from bit 0 on cookie_bits - 1; 0: not for this service.
+		       As with service_rows this word flips */
 };
 #define FAST_ROW_SHIFT 4
-#define FAST_OTHERS (1u << 31) /* not cookies by IP in IP: programs that only know these share the map during an update, and find no row so far behind */
+#define FAST_OTHERS                                                                                                   \
+	(1u << 31) /* not cookies by IP in IP: programs that only know these share the map during an update, and find \
+		      no row so far behind */
 _Static_assert(sizeof(struct vip_slot) == 16, "vip_slot");
 
 struct {
@@ -53,7 +58,8 @@ inline_always __u64 vip_destination(__be32 address, __be16 port, __u8 protocol)
 
 inline_always __u64 vip_destination6(const __u64 address[2], __be16 port, __u8 protocol)
 {
-	return (address[0] + address[1] * 0x9e3779b97f4a7c15ULL) >> 32 | (__u64)protocol << 32 | 2ULL << 40 | (__u64)port << 48;
+	return (address[0] + address[1] * 0x9e3779b97f4a7c15ULL) >> 32 | (__u64)protocol << 32 | 2ULL << 40 |
+	       (__u64)port << 48;
 }
 
 inline_always const struct vip_slot *find_vip_slot(__u64 destination)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* ask.h - packets whose server other load balancers may know: they leave inside a question, and come back inside the answer (lb/walk/message.h). */
+/* ask.h - packets whose server other load balancers may know: they leave inside a question, and come back inside the
+ * answer (lb/walk/message.h). */
 #pragma once
 
 #include "wire/kernel.h"
@@ -33,7 +34,7 @@ inline_always _Bool is_action(int action)
 	return action >= 0;
 }
 
-/* What lies beside a question or an answer, off the stack. Of one program at a time: nothing interrupts it on its CPU. */
+/* Working memory for a question or an answer, off the stack. One program uses it at a time: nothing interrupts it. */
 struct replica_work {
 	struct packet packet, other; /* other: the flow that is meant, if it is not that of the packet */
 	struct replica_step step;
@@ -72,7 +73,8 @@ inline_always void publish_answer(__u16 owner, __u16 proposed, __u8 flags, _Bool
 	answer->full = full;
 }
 
-/* The flow of a packet that lb_slow left to ask about: its own, or the one that an ICMP error quotes. 0: there is none. */
+/* The flow of a packet that lb_slow left to ask about: its own, or the one that an ICMP error quotes. 0: there is none.
+ */
 inline_always const struct packet *asked_flow(struct xdp_md *ctx, struct packet *p, struct packet *quote)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
@@ -85,8 +87,8 @@ inline_always const struct packet *asked_flow(struct xdp_md *ctx, struct packet 
 }
 
 /* Fills the question. VERDICT_CONTINUE: it can be asked. */
-inline_always enum verdict ask_about(const struct packet *flow, _Bool quoted, const struct replica_config *config, struct replica_step *s, _Bool *known,
-				     _Bool *begins)
+inline_always enum verdict ask_about(const struct packet *flow, _Bool quoted, const struct replica_config *config,
+				     struct replica_step *s, _Bool *known, _Bool *begins)
 {
 	const struct service *service = service_by_number(service_number_of(flow));
 	struct replica_known k = {};

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* check.h - a packet of a health check goes to its server as clients' packets do: by the same row, header and redirect. User space runs this on packets of sockets
- * of its own (check.bpf.c), with BPF_F_TEST_XDP_LIVE_FRAMES: the kernel transmits the result. Nothing is counted. */
+/* check.h - a packet of a health check goes to its server as clients' packets do: by the same row, header and redirect.
+ * User space runs this on packets of sockets of its own (check.bpf.c), with BPF_F_TEST_XDP_LIVE_FRAMES: the kernel
+ * transmits the result. Nothing is counted. */
 #pragma once
 
 #include "wire/kernel.h"

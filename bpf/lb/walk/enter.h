@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* enter.h - a frame from a device: decapsulate it at a second tier, try the fast path, or hand it to another program. */
+/* enter.h - a frame from a device: decapsulates it at a second tier, tries the fast path, or hands it on. */
 #pragma once
 
 #include "wire/kernel.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* fast_datagram.h - the fast path of UDP: all packets of a service by hash; QUIC's packets with a short header whose connection id names the server plainly
- * or by one pass of AES with the key in use; and first flights, whose id is too short to be a server's. Does to a packet what the long way does, or returns
- * NOT_FAST before anything has changed. */
+/* fast_datagram.h - the fast path of UDP: all packets of a service by hash; QUIC's packets with a short header whose
+ * connection id names the server plainly or by one pass of AES with the key in use; and first flights, whose id is too
+ * short to be a server's. Does to a packet what the long way does, or returns NOT_FAST before anything has changed. */
 #pragma once
 
 #include "wire/kernel.h"
@@ -43,7 +43,8 @@ inline_always __u16 fast_connection_id(const struct service *service, const __u8
 	return quic_server(block.w, config->server_bytes, service->ids_count);
 }
 
-/* What the client has drawn; 0: its id may be a server's, or is none. quic: of a long header, of which all is there that is read. */
+/* What the client has drawn; 0: its id may be a server's, or is none. quic: of a long header, of which all is there
+ * that is read. */
 inline_always __u64 fast_drawn(const struct service *service, const __u8 *quic)
 {
 	__u32 index = service->quic_base + (quic[6] >> 5);

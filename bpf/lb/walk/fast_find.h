@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* fast_find.h - the ladder for packets of the fast path's shape, but for established connections whose cookie is where all stacks put it: those need less. */
+/* fast_find.h - the ladder for packets of the fast path's shape, but for established connections whose cookie is where
+ * all stacks put it: those need less. */
 #pragma once
 
 #include "wire/kernel.h"
@@ -44,7 +45,8 @@ inline_always enum verdict fast_dispatch(const struct packet *p, struct decision
 }
 
 /* Of a service with cookies, all that fast_by_cookie has not taken. */
-inline_always enum verdict fast_by_timestamp(const struct packet *p, struct decision *d, struct finding *f, const struct tcphdr *tcp, const void *end)
+inline_always enum verdict fast_by_timestamp(const struct packet *p, struct decision *d, struct finding *f,
+					     const struct tcphdr *tcp, const void *end)
 {
 	const struct service *service = d->service;
 	__u32 echo;
@@ -77,7 +79,8 @@ inline_always enum verdict fast_by_local_table(const struct packet *p, struct de
 }
 
 /* VERDICT_CONTINUE: it is not for here. */
-inline_always enum verdict fast_find(const struct packet *p, struct decision *d, struct finding *f, const struct tcphdr *tcp, const void *end)
+inline_always enum verdict fast_find(const struct packet *p, struct decision *d, struct finding *f,
+				     const struct tcphdr *tcp, const void *end)
 {
 	__u32 echo;
 

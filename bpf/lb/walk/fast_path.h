@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* fast_path.h - the fast path of TCP, for most packets: those of an established connection with a cookie where all stacks put it first, then all that
- * fast_find.h finds a server for. fast_datagram.h is that of UDP.
+/* fast_path.h - the fast path of TCP, for most packets: those of an established connection with a cookie where all
+ * stacks put it first, then all that fast_find.h finds a server for. fast_datagram.h is that of UDP.
  *
- * Does to a packet what slow_path does, or returns NOT_FAST before anything has changed (TestTheFastPathDoesWhatTheSlowPathDoes).
+ * Does to a packet what slow_path does, or returns NOT_FAST before anything has changed
+ * (TestTheFastPathDoesWhatTheSlowPathDoes).
  */
 #pragma once
 
@@ -18,7 +19,8 @@
 #include "lb/walk/fast_send.h"
 #include "lb/walk/fast_shape.h"
 
-inline_always int fast_by_cookie(struct xdp_md *ctx, struct decision *d, const void *data, __u32 echo, __u8 parity, __u32 length, _Bool ipv6)
+inline_always int fast_by_cookie(struct xdp_md *ctx, struct decision *d, const void *data, __u32 echo, __u8 parity,
+				 __u32 length, _Bool ipv6)
 {
 	struct packet p = fast_packet(data, length, ipv6, IPPROTO_TCP);
 	struct finding f = {};
@@ -28,7 +30,8 @@ inline_always int fast_by_cookie(struct xdp_md *ctx, struct decision *d, const v
 	return fast_send(ctx, &p, d, &f, FORWARDED_BY_COOKIE);
 }
 
-inline_always int fast_others(struct xdp_md *ctx, struct decision *d, const void *data, const void *end, __u32 length, _Bool ipv6)
+inline_always int fast_others(struct xdp_md *ctx, struct decision *d, const void *data, const void *end, __u32 length,
+			      _Bool ipv6)
 {
 	const struct packet p = fast_packet(data, length, ipv6, IPPROTO_TCP);
 	const struct tcphdr *tcp = data + FAST_L4(ipv6);

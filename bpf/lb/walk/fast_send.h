@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* fast_send.h - the end of the fast path: a packet whose server is known goes there by IP in IP, GUE or Ethernet, untagged. */
+/* fast_send.h - the end of the fast path: a packet whose server is known goes there by IP in IP, GUE or Ethernet,
+ * untagged. */
 #pragma once
 
 #include "wire/kernel.h"
@@ -18,8 +19,10 @@
 #include "lb/send/l2.h"
 #include "lb/walk/fast_shape.h"
 
-/* What the packet changes for later ones, and how it is counted then. VERDICT_CONTINUE: it is not for here, and nothing has changed. */
-inline_always enum verdict fast_commit(const struct packet *p, const struct decision *d, const struct finding *f, enum verdict verdict)
+/* What the packet changes for later ones, and how it is counted then. VERDICT_CONTINUE: it is not for here, and nothing
+ * has changed. */
+inline_always enum verdict fast_commit(const struct packet *p, const struct decision *d, const struct finding *f,
+				       enum verdict verdict)
 {
 	_Bool closes = p->tcp_flags & (TCP_FLAG_FIN_BIT | TCP_FLAG_RST_BIT);
 	struct packet copy; /* for functions that are not inlined: so *p need not be in memory */
@@ -45,7 +48,8 @@ inline_always enum verdict fast_commit(const struct packet *p, const struct deci
 }
 
 /* To d->server, because of the verdict. Nothing has changed yet. */
-inline_always int fast_send(struct xdp_md *ctx, const struct packet *p, const struct decision *d, const struct finding *f, enum verdict verdict)
+inline_always int fast_send(struct xdp_md *ctx, const struct packet *p, const struct decision *d,
+			    const struct finding *f, enum verdict verdict)
 {
 	const struct server *server = d->server;
 	_Bool ipv6, written, gue = d->service->forward == FORWARD_GUE, l2 = d->service->forward == FORWARD_L2;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* fast_shape.h - the fast path's view of a frame: Ethernet without a tag, IP without options or extension headers, no fragment. Where things lie is constant.
- * It needs no struct packet in memory, and only one look-up after the other from the destination to the key: the slot of a destination names the row. */
+/* fast_shape.h - the fast path's view of a frame: Ethernet without a tag, IP without options or extension headers, no
+ * fragment. Where things lie is constant. It needs no struct packet in memory, and only one look-up after the other
+ * from the destination to the key: the slot of a destination names the row. */
 #pragma once
 
 #include "wire/kernel.h"
@@ -11,7 +12,8 @@
 
 #define NOT_FAST (-1) /* what the fast path says of packets that are not for it; nothing has changed */
 
-/* Where in the frame TCP or UDP, and TCP's options begin, and what NOP NOP TS has of them. ipv6 is a constant wherever it stands here. */
+/* Where in the frame TCP or UDP, and TCP's options begin, and what NOP NOP TS has of them. ipv6 is a constant wherever
+ * it stands here. */
 #define FAST_IP sizeof(struct ethhdr)
 #define FAST_L4(ipv6) (FAST_IP + ((ipv6) ? sizeof(struct ipv6hdr) : sizeof(struct iphdr)))
 #define FAST_OPTIONS(ipv6) (FAST_L4(ipv6) + sizeof(struct tcphdr))
@@ -21,24 +23,29 @@
 inline_always _Bool has_fast_shape(const void *data, _Bool ipv6, __u8 protocol)
 {
 	if (ipv6)
-		return (*(const __u8 *)(data + FAST_IP) & 0xf0) == 0x60 && *(const __u8 *)(data + FAST_IP + 6) == protocol;
+		return (*(const __u8 *)(data + FAST_IP) & 0xf0) == 0x60 &&
+		       *(const __u8 *)(data + FAST_IP + 6) == protocol;
 	return *(const __u8 *)(data + FAST_IP) == 0x45 &&
-	       (*(const __be32 *)(data + FAST_IP + 6) & bpf_htonl((IP_MORE_FRAGMENTS | IP_FRAGMENT_OFFSET) << 16 | 0xff)) == bpf_htonl(protocol);
+	       (*(const __be32 *)(data + FAST_IP + 6) &
+		bpf_htonl((IP_MORE_FRAGMENTS | IP_FRAGMENT_OFFSET) << 16 | 0xff)) == bpf_htonl(protocol);
 }
 
 /* Of the IP packet. */
 inline_always __u32 fast_length(const void *data, _Bool ipv6)
 {
-	return ipv6 ? bpf_ntohs(*(const __be16 *)(data + FAST_IP + 4)) + sizeof(struct ipv6hdr) : bpf_ntohs(*(const __be16 *)(data + FAST_IP + 2));
+	return ipv6 ? bpf_ntohs(*(const __be16 *)(data + FAST_IP + 4)) + sizeof(struct ipv6hdr)
+		    : bpf_ntohs(*(const __be16 *)(data + FAST_IP + 2));
 }
 
-/* An established connection's TSecr: behind NOP NOP TS and TSval, and no other option; neither FIN nor SYN nor RST. 0: another segment, or no echo. */
+/* An established connection's TSecr: behind NOP NOP TS and TSval, and no other option; neither FIN nor SYN nor RST. 0:
+ * another segment, or no echo. */
 inline_always __u32 fast_echo(const void *data, const void *end, __u32 length, _Bool ipv6)
 {
 	const void *options = data + FAST_OPTIONS(ipv6);
 
 	if (options + FAST_TIMESTAMPS > end || length < FAST_OPTIONS(ipv6) + FAST_TIMESTAMPS - FAST_IP ||
-	    (*(const __be16 *)(data + FAST_L4(ipv6) + 12) & bpf_htons(0xf000 | TCP_FLAG_FIN_BIT | TCP_FLAG_SYN_BIT | TCP_FLAG_RST_BIT)) != bpf_htons(0x8000) ||
+	    (*(const __be16 *)(data + FAST_L4(ipv6) + 12) &
+	     bpf_htons(0xf000 | TCP_FLAG_FIN_BIT | TCP_FLAG_SYN_BIT | TCP_FLAG_RST_BIT)) != bpf_htons(0x8000) ||
 	    *(const __be32 *)options != bpf_htonl(0x0101080a))
 		return 0;
 	return bpf_ntohl(*(const __be32 *)(options + 8));
@@ -47,7 +54,9 @@ inline_always __u32 fast_echo(const void *data, const void *end, __u32 length, _
 /* A SYN whose options have one of the usual orders, with a timestamp. */
 inline_always _Bool is_fast_syn(const struct tcphdr *tcp, const void *end, __u8 tcp_flags)
 {
-	return (tcp_flags & (TCP_FLAG_FIN_BIT | TCP_FLAG_SYN_BIT | TCP_FLAG_RST_BIT | TCP_FLAG_ACK_BIT)) == TCP_FLAG_SYN_BIT && timestamp_fast(tcp, end);
+	return (tcp_flags & (TCP_FLAG_FIN_BIT | TCP_FLAG_SYN_BIT | TCP_FLAG_RST_BIT | TCP_FLAG_ACK_BIT)) ==
+		       TCP_FLAG_SYN_BIT &&
+	       timestamp_fast(tcp, end);
 }
 
 inline_always struct packet fast_packet(const void *data, __u32 length, _Bool ipv6, __u8 protocol)
@@ -62,7 +71,8 @@ inline_always struct packet fast_packet(const void *data, __u32 length, _Bool ip
 		.tos = ipv6 ? bpf_ntohs(*(const __be16 *)(data + FAST_IP)) >> 4 : *(const __u8 *)(data + FAST_IP + 1),
 	};
 
-	const __be32 *source = data + FAST_IP + (ipv6 ? 8 : 12); /* copied by words: the compiler trusts no alignment here */
+	const __be32 *source =
+		data + FAST_IP + (ipv6 ? 8 : 12); /* copied by words: the compiler trusts no alignment here */
 
 	for (int i = 0; i < (ipv6 ? 4 : 1); i++)
 		p.source[i] = source[i];
@@ -99,6 +109,7 @@ inline_always _Bool has_no_timestamp(const struct tcphdr *tcp, const void *end)
 
 	if (tcp->doff == 5)
 		return 1;
-	return tcp->doff == 8 && (const void *)(options + 3) <= end && (options[0] & bpf_htonl(0xffff0000)) == bpf_htonl(0x02040000) &&
+	return tcp->doff == 8 && (const void *)(options + 3) <= end &&
+	       (options[0] & bpf_htonl(0xffff0000)) == bpf_htonl(0x02040000) &&
 	       (options[1] & bpf_htonl(0xffffff00)) == bpf_htonl(0x01030300) && options[2] == bpf_htonl(0x01010402);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* function.h - packets to network functions, and those that functions send: Anolis 3.2 and 4. This node is the functions' gateway. What a function sends
- * makes the entry for the way back, so that the answer finds the same function by whatever load balancer. */
+/* function.h - packets to network functions, and those that functions send: Anolis 3.2 and 4. This node is the
+ * functions' gateway. What a function sends makes the entry for the way back, so that the answer finds the same
+ * function by whatever load balancer. */
 #pragma once
 
 #include "wire/kernel.h"
@@ -30,9 +31,10 @@
 #include "lb/walk/ask.h"
 #include "lb/walk/report.h"
 
-/* The flow that a packet to or from functions is of: its own, the one that it quotes, or seen the other way round. *known is not set where it is of
- * none. */
-inline_always const struct packet *function_flow(struct xdp_md *ctx, struct packet *p, struct packet *other, _Bool outbound, _Bool *quoted, _Bool *known)
+/* The flow that a packet to or from functions is of: its own, the one that it quotes, or seen the other way round.
+ * *known is not set where it is of none. */
+inline_always const struct packet *function_flow(struct xdp_md *ctx, struct packet *p, struct packet *other,
+						 _Bool outbound, _Bool *quoted, _Bool *known)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 
@@ -50,9 +52,10 @@ inline_always const struct packet *function_flow(struct xdp_md *ctx, struct pack
 	return other;
 }
 
-/* Whose the connection is that a function's packet is of: known here, or to be asked. VERDICT_CONTINUE: it is the function's. */
-inline_always enum verdict function_claim(struct xdp_md *ctx, const struct packet *p, const struct packet *flow, const struct service *service, __u32 id,
-					  struct replica_step *s)
+/* Whose the connection is that a function's packet is of: known here, or to be asked. VERDICT_CONTINUE: it is the
+ * function's. */
+inline_always enum verdict function_claim(struct xdp_md *ctx, const struct packet *p, const struct packet *flow,
+					  const struct service *service, __u32 id, struct replica_step *s)
 {
 	const struct replica_current *now = replicas_now();
 	const struct replica_config *config = now ? replica_config_now(now) : 0;
@@ -80,7 +83,8 @@ inline_always enum verdict function_claim(struct xdp_md *ctx, const struct packe
 		__u16 mtu = config->peers[s->to & (REPLICA_NODES - 1)].mtu;
 
 		verdict = send_to_peer(ctx, p, s, p->l3);
-		return verdict == DROPPED_TOO_BIG_QUIETLY ? answer_too_big(ctx, p, mtu - peer_outer_length(config)) : verdict;
+		return verdict == DROPPED_TOO_BIG_QUIETLY ? answer_too_big(ctx, p, mtu - peer_outer_length(config))
+							  : verdict;
 	}
 	if (outcome == REPLICA_DROP || s->owner == NO_ID)
 		return s->verdict;
@@ -99,7 +103,8 @@ inline_always enum verdict function_by_answer(void)
 }
 
 /* To a function: as to any server, but that fragments and echoes are of its flows, too. */
-inline_always enum verdict function_forward(struct xdp_md *ctx, struct packet *p, const struct packet *flow, struct decision *d, __u32 number)
+inline_always enum verdict function_forward(struct xdp_md *ctx, struct packet *p, const struct packet *flow,
+					    struct decision *d, __u32 number)
 {
 	enum verdict verdict;
 
@@ -111,8 +116,9 @@ inline_always enum verdict function_forward(struct xdp_md *ctx, struct packet *p
 }
 
 /* What becomes of a packet that a function sends. *action is set when it goes on. */
-inline_always enum verdict walk_outbound(struct xdp_md *ctx, struct packet *p, const struct packet *flow, _Bool known, const struct service *service,
-					 _Bool owner_known, struct replica_step *s, int *action)
+inline_always enum verdict walk_outbound(struct xdp_md *ctx, struct packet *p, const struct packet *flow, _Bool known,
+					 const struct service *service, _Bool owner_known, struct replica_step *s,
+					 int *action)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	enum verdict verdict = VERDICT_CONTINUE;
@@ -121,7 +127,8 @@ inline_always enum verdict walk_outbound(struct xdp_md *ctx, struct packet *p, c
 	if (owner_known) {
 		verdict = function_by_answer();
 	} else {
-		id = data + sizeof(struct ethhdr) <= end ? function_by_mac(((struct ethhdr *)data)->h_source, service) : NO_ID;
+		id = data + sizeof(struct ethhdr) <= end ? function_by_mac(((struct ethhdr *)data)->h_source, service)
+							 : NO_ID;
 		if (id == NO_ID)
 			verdict = PASSED_NO_SERVICE;
 		else if (known && p->fragment != FRAGMENT_LATER)

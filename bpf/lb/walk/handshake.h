@@ -47,7 +47,11 @@ struct {
 
 inline_always struct syn_cookie_flow syn_cookie_flow(const struct packet *p, __be32 sequence, __be32 timestamp)
 {
-	struct syn_cookie_flow f = { .client_port = p->source_port, .service_port = p->destination_port, .sequence = sequence, .timestamp = timestamp, .ipv6 = p->ipv6 };
+	struct syn_cookie_flow f = { .client_port = p->source_port,
+				     .service_port = p->destination_port,
+				     .sequence = sequence,
+				     .timestamp = timestamp,
+				     .ipv6 = p->ipv6 };
 
 	__builtin_memcpy(f.client, p->source, 16);
 	return f;
@@ -58,8 +62,10 @@ inline_always __u64 session_hash(const struct packet *p, const struct service *s
 	return flow_hash(&service->cookie_hash[parity & 1], p->source, p->source_port, p->destination_port, p->ipv6);
 }
 
-/* A SYN: the answer says what it has told, and that w->fallback gets the connection if its ClientHello names no server. */
-__noinline int session_answer(struct xdp_md *ctx, struct session_work *w, const struct service *service, const struct session_config *config)
+/* A SYN: the answer says what it has told, and that w->fallback gets the connection if its ClientHello names no server.
+ */
+__noinline int session_answer(struct xdp_md *ctx, struct session_work *w, const struct service *service,
+			      const struct session_config *config)
 {
 	void *data, *end;
 	struct syn_cookie_flow f;
@@ -85,7 +91,8 @@ __noinline int session_answer(struct xdp_md *ctx, struct session_work *w, const 
 		return DROPPED_MALFORMED;
 	ecn = (w->packet.tcp_flags & 0xc0) == 0xc0; /* RFC 3168 6.1.1 */
 	if (w->syn.timestamps)
-		timestamp = syn_cookie_timestamp(w->fallback, session_hash(&w->packet, service, service->epoch_parity), service->epoch_parity, service->cookie_bits);
+		timestamp = syn_cookie_timestamp(w->fallback, session_hash(&w->packet, service, service->epoch_parity),
+						 service->epoch_parity, service->cookie_bits);
 	f = syn_cookie_flow(&w->packet, tcp->seq, bpf_htonl(timestamp));
 	low = syn_cookie_low(w->syn.mss, w->syn.scale, w->syn.sack, ecn, syn_cookie_period());
 	a->acknowledged = bpf_htonl(bpf_ntohl(tcp->seq) + 1);

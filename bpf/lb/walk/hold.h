@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* hold.h - session tls: a ClientHello in several segments, as browsers send them for post-quantum key shares. XDP sends one packet for one packet: segments are
- * held until the hello is all there, and what completes it becomes the order for lb_release, at tc, to send them all (lb/send/release.h). */
+/* hold.h - session tls: a ClientHello in several segments, as browsers send them for post-quantum key shares. XDP sends
+ * one packet for one packet: segments are held until the hello is all there, and what completes it becomes the order
+ * for lb_release, at tc, to send them all (lb/send/release.h). */
 #pragma once
 
 #include "wire/kernel.h"
@@ -18,7 +19,8 @@
 #include "lb/walk/handshake.h"
 #include "lb/walk/pieces.h"
 
-/* Of another connection than the one whose slot this is now? Connections of the same ports before or after begin elsewhere. */
+/* Of another connection than the one whose slot this is now? Connections of the same ports before or after begin
+ * elsewhere. */
 inline_always _Bool hold_is_new(const struct session_work *w, const struct hold *h, __u32 sequence, __u32 now)
 {
 	if (!hold_is_of(h, &w->key))
@@ -28,8 +30,10 @@ inline_always _Bool hold_is_new(const struct session_work *w, const struct hold 
 	return w->begins ? h->base != sequence : sequence - h->base > SYN_ACK_WINDOW;
 }
 
-/* The slot is ours. VERDICT_CONTINUE: the hello is all there, or never will be: w->outcome says. *length: bytes without a gap. */
-inline_always enum verdict hold_add(struct xdp_md *ctx, struct session_work *w, struct hold *h, __u32 slot, __u32 *length)
+/* The slot is ours. VERDICT_CONTINUE: the hello is all there, or never will be: w->outcome says. *length: bytes without
+ * a gap. */
+inline_always enum verdict hold_add(struct xdp_md *ctx, struct session_work *w, struct hold *h, __u32 slot,
+				    __u32 *length)
 {
 	__u32 sequence = bpf_ntohl(w->sequence), now = node_clock_ms();
 	_Bool repeated = 0, full = 0;
@@ -66,7 +70,8 @@ inline_always enum verdict hold_add(struct xdp_md *ctx, struct session_work *w, 
 	return VERDICT_CONTINUE;
 }
 
-/* What comes again is acknowledged, as by a server: after a loss a client may not send the rest before that (RFC 5681 3.1, RFC 896). */
+/* What comes again is acknowledged, as by a server: after a loss a client may not send the rest before that (RFC
+ * 5681 3.1, RFC 896). */
 inline_always enum verdict hold_acknowledge(struct xdp_md *ctx, struct session_work *w, __u32 acknowledged)
 {
 	struct syn_ack *a = &w->answer;
@@ -76,14 +81,16 @@ inline_always enum verdict hold_acknowledge(struct xdp_md *ctx, struct session_w
 	a->flags = TCP_FLAG_ACK_BIT;
 	a->window = w->window;
 	a->words = 3;
-	a->options[0] = bpf_htonl(OPTION_NOP << 24 | OPTION_NOP << 16 | OPTION_TIMESTAMP << 8 | OPTION_TIMESTAMP_LENGTH);
+	a->options[0] =
+		bpf_htonl(OPTION_NOP << 24 | OPTION_NOP << 16 | OPTION_TIMESTAMP << 8 | OPTION_TIMESTAMP_LENGTH);
 	a->options[1] = bpf_htonl(w->echo);
 	a->options[2] = bpf_htonl(w->timestamp);
 	return answer_segment(ctx, &w->packet, a);
 }
 
-/* A segment of a hello that is not all there, or a whole one of which later segments may have come before. VERDICT_CONTINUE: it is all there now, or never will
- * be: w->outcome; what is held of it: w->held. A global function: it is verified once, and has a stack of its own. */
+/* A segment of a hello that is not all there, or a whole one of which later segments may have come before.
+ * VERDICT_CONTINUE: it is all there now, or never will be: w->outcome; what is held of it: w->held. A global function:
+ * it is verified once, and has a stack of its own. */
 __noinline int session_hold(struct xdp_md *ctx, struct session_work *w, const struct service *service)
 {
 	__u32 slot, length = 0, base;
@@ -101,7 +108,8 @@ __noinline int session_hold(struct xdp_md *ctx, struct session_work *w, const st
 	if (!h || (!(w->payload && w->outcome == HELLO_MORE) && !hold_is_of(h, &w->key)))
 		return VERDICT_CONTINUE;
 	if (w->begins && !hold_is_of(h, &w->key) && hold_has_begun(w->hash, bpf_ntohl(w->sequence)))
-		return VERDICT_CONTINUE; /* pushed out: by the policy, as it may be again and again. The session is lost, not the connection */
+		return VERDICT_CONTINUE; /* pushed out: by the policy, as it may be again and again. The session is
+					    lost, not the connection */
 	if (!hold_take(h))
 		return DROPPED_HOLD_BUSY;
 	verdict = hold_add(ctx, w, h, slot, &length);
@@ -110,7 +118,8 @@ __noinline int session_hold(struct xdp_md *ctx, struct session_work *w, const st
 	return verdict == ANSWERED_HELLO ? hold_acknowledge(ctx, w, base + length) : verdict;
 }
 
-/* The frame is as it goes to the server: it becomes an order for lb_release, if something of its connection is held. Returns an XDP action. */
+/* The frame is as it goes to the server: it becomes an order for lb_release, if something of its connection is held.
+ * Returns an XDP action. */
 inline_always int handle_hold(struct xdp_md *ctx, const struct server *server)
 {
 	__u32 first = 0, slot;

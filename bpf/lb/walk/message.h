@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* message.h - what other load balancers ask and answer (lb/packet/peer_message.h): done with, sent on in place, or opened, and its packet goes on here. */
+/* message.h - what other load balancers ask and answer (lb/packet/peer_message.h): done with, sent on in place, or
+ * opened, and its packet goes on here. */
 #pragma once
 
 #include "wire/kernel.h"
@@ -68,12 +69,13 @@ __noinline int answer_ping(struct xdp_md *ctx, const struct tunnel *t)
 	m.last = bpf_htons(config->self);
 	m.owner = bpf_htons(version >> 16);
 	m.proposed = bpf_htons(version);
-	m.mac = peer_mac(m.flags & PEER_PARITY ? &config->mac_hash[1] : &config->mac_hash[0], &m, 0, bpf_ntohs(m.forwarder));
+	m.mac = peer_mac(m.flags & PEER_PARITY ? &config->mac_hash[1] : &config->mac_hash[0], &m, 0,
+			 bpf_ntohs(m.forwarder));
 	__builtin_memcpy(at, &m, sizeof(m));
 	return XDP_TX;
 }
 
-/* Does what a message says. VERDICT_CONTINUE: it is opened, and its packet goes on here. ANSWERED_PEER: it was a ping. */
+/* Handles a message. VERDICT_CONTINUE: it is opened, and its packet is handled here. ANSWERED_PEER: it was a ping. */
 inline_always enum verdict walk_message(struct xdp_md *ctx, struct replica_work *work)
 {
 	const struct peer_message *m = &work->message;
@@ -125,7 +127,8 @@ inline_always enum verdict walk_message(struct xdp_md *ctx, struct replica_work 
 /* What a frame was. */
 enum message_for { MESSAGE_FOR_NOBODY, MESSAGE_FOR_SERVER, MESSAGE_FOR_FUNCTION };
 
-/* NEXT_PROGRAM: this node handles the packet inside, or the frame is no message: *message says which. Else an XDP action. */
+/* NEXT_PROGRAM: this node handles the packet inside, or the frame is no message: *message says which. Else an XDP
+ * action. */
 inline_always int handle_message(struct xdp_md *ctx, enum message_for *message)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
@@ -135,7 +138,8 @@ inline_always int handle_message(struct xdp_md *ctx, enum message_for *message)
 	if (!work)
 		return XDP_DROP;
 	*message = MESSAGE_FOR_NOBODY;
-	if (data + sizeof(struct ethhdr) > end || !addressed_to_us(ctx, data) || !message_parse(&work->tunnel, &work->message, data, end))
+	if (data + sizeof(struct ethhdr) > end || !addressed_to_us(ctx, data) ||
+	    !message_parse(&work->tunnel, &work->message, data, end))
 		return NEXT_PROGRAM;
 	verdict = walk_message(ctx, work);
 	*message = is_of_functions(work->step.service) ? MESSAGE_FOR_FUNCTION : MESSAGE_FOR_SERVER;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* peer_frame.h - frames that carry a message of another load balancer: is it one, what does it say, and which flow is it about? */
+/* peer_frame.h - frames that carry a message of another load balancer: is it one, what does it say, and which flow is
+ * it about? */
 #pragma once
 
 #include "wire/kernel.h"
@@ -33,15 +34,17 @@ inline_always _Bool is_for_peer(const void *data, const void *end)
 		const struct iphdr *ip4 = ip;
 
 		udp = (const void *)(ip4 + 1);
-		return (const void *)(udp + 1) <= end && ip4->version == 4 && ip4->ihl == 5 && ip4->protocol == IPPROTO_UDP &&
-		       !(ip4->frag_off & bpf_htons(IP_MORE_FRAGMENTS | IP_FRAGMENT_OFFSET)) && udp->dest == bpf_htons(GUE_PORT) &&
-		       ip4->daddr == replica_address[0];
+		return (const void *)(udp + 1) <= end && ip4->version == 4 && ip4->ihl == 5 &&
+		       ip4->protocol == IPPROTO_UDP &&
+		       !(ip4->frag_off & bpf_htons(IP_MORE_FRAGMENTS | IP_FRAGMENT_OFFSET)) &&
+		       udp->dest == bpf_htons(GUE_PORT) && ip4->daddr == replica_address[0];
 	}
 	if (protocol == bpf_htons(ETH_P_IPV6)) {
 		const struct ipv6hdr *ip6 = ip;
 
 		udp = (const void *)(ip6 + 1);
-		return (const void *)(udp + 1) <= end && ip6->version == 6 && ip6->nexthdr == IPPROTO_UDP && udp->dest == bpf_htons(GUE_PORT) &&
+		return (const void *)(udp + 1) <= end && ip6->version == 6 && ip6->nexthdr == IPPROTO_UDP &&
+		       udp->dest == bpf_htons(GUE_PORT) &&
 		       !__builtin_memcmp(&ip6->daddr, replica_address, sizeof(replica_address));
 	}
 	return 0;
@@ -88,7 +91,8 @@ inline_always _Bool message_parse(struct tunnel *t, struct peer_message *m, void
 	}
 	udp = data + at;
 	gue = (void *)(udp + 1);
-	if ((void *)(gue + 1) + sizeof(*m) > end || gue->version_control_words != sizeof(*m) / 4 || gue->flags || udp->len != bpf_htons(t->length))
+	if ((void *)(gue + 1) + sizeof(*m) > end || gue->version_control_words != sizeof(*m) / 4 || gue->flags ||
+	    udp->len != bpf_htons(t->length))
 		return 0;
 	t->inner_ipv6 = gue->protocol == IPPROTO_IPV6;
 	t->inner = at + PEER_HEADERS;
@@ -97,13 +101,15 @@ inline_always _Bool message_parse(struct tunnel *t, struct peer_message *m, void
 }
 
 /* The packet inside, and its flow: its own, the one that it quotes, or seen the other way round. */
-inline_always const struct packet *message_flow(struct xdp_md *ctx, const struct tunnel *t, struct packet *p, struct packet *other, _Bool outbound)
+inline_always const struct packet *message_flow(struct xdp_md *ctx, const struct tunnel *t, struct packet *p,
+						struct packet *other, _Bool outbound)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 
 	p->l3 = t->inner;
-	if ((t->inner_ipv6 ? parse_ipv6(p, data, end) : parse_ipv4(p, data, end)) != PARSED || p->l4 - p->l3 > p->length ||
-	    PEER_HEADERS + p->length != t->length || !frame_holds(ctx, data, end, p->l3 + p->length) || parse_ports(p, data, end) != PARSED)
+	if ((t->inner_ipv6 ? parse_ipv6(p, data, end) : parse_ipv4(p, data, end)) != PARSED ||
+	    p->l4 - p->l3 > p->length || PEER_HEADERS + p->length != t->length ||
+	    !frame_holds(ctx, data, end, p->l3 + p->length) || parse_ports(p, data, end) != PARSED)
 		return 0;
 	if (is_icmp(p) && !(functions_enabled && echo_ports(p, data, end)))
 		return parse_quote(other, p, data, end) ? other : 0;

@@ -22,7 +22,8 @@ __noinline int hold_following(const struct hold *h, __u32 length, __u32 taken)
 	return found;
 }
 
-/* Lays pieces from the hello's first byte on one behind another into the work's hello, and returns how many bytes are there. */
+/* Lays pieces from the hello's first byte on one behind another into the work's hello, and returns how many bytes are
+ * there. */
 __noinline int hold_assemble(__u32 slot)
 {
 	struct hold *h = bpf_map_lookup_elem(&holds, &slot);
@@ -99,13 +100,15 @@ __noinline int hold_has_orphans(const struct hold *h, __u32 base)
 /* There is room: see session_hold. */
 inline_always _Bool hold_store(struct xdp_md *ctx, const struct session_work *w, struct hold *h, __u32 sequence)
 {
-	__u32 i = h->pieces & (HOLD_PIECES - 1), headers = w->packet.l4 - w->packet.l3 + w->packet.header, last = headers - 1, data = w->payload - 1;
+	__u32 i = h->pieces & (HOLD_PIECES - 1), headers = w->packet.l4 - w->packet.l3 + w->packet.header,
+	      last = headers - 1, data = w->payload - 1;
 	struct held_piece *piece = &h->piece[i];
 
 	asm volatile("" : "+r"(last), "+r"(data));
 	if (last >= HOLD_HEADERS_MOST || bpf_xdp_load_bytes(ctx, w->packet.l3, piece->header, last + 1))
 		return 0;
-	if (data < HOLD_DATA_MOST ? bpf_xdp_load_bytes(ctx, w->packet.l4 + w->packet.header, piece->data, data + 1) : w->payload)
+	if (data < HOLD_DATA_MOST ? bpf_xdp_load_bytes(ctx, w->packet.l4 + w->packet.header, piece->data, data + 1)
+				  : w->payload)
 		return 0;
 	piece->sequence = sequence;
 	piece->length = w->payload;

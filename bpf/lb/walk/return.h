@@ -40,15 +40,15 @@ static __noinline const __u64 *return_find_quoted(struct xdp_md *ctx, const stru
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	struct icmp_header *icmp = packet_at(data, p->l4);
 
-	if (p->fragment || data + sizeof(struct ethhdr) > end || (void *)(icmp + 1) > end || !is_icmp_error(p, icmp) || !parse_quote(quote, p, data, end) ||
-	    __builtin_memcmp(quote->destination, p->destination, 16))
+	if (p->fragment || data + sizeof(struct ethhdr) > end || (void *)(icmp + 1) > end || !is_icmp_error(p, icmp) ||
+	    !parse_quote(quote, p, data, end) || __builtin_memcmp(quote->destination, p->destination, 16))
 		return 0;
 	return return_find(quote, ((struct ethhdr *)data)->h_source);
 }
 
 /* Makes the server's answer the service's. */
-__noinline int mark_return(struct xdp_md *ctx, const struct packet *p, const struct service *service, const struct server *server,
-			   const struct decision *decided)
+__noinline int mark_return(struct xdp_md *ctx, const struct packet *p, const struct service *service,
+			   const struct server *server, const struct decision *decided)
 {
 	struct decision d = { .service = service, .server = server };
 	enum verdict verdict = RETURNED_UNMARKED;
@@ -64,8 +64,10 @@ __noinline int mark_return(struct xdp_md *ctx, const struct packet *p, const str
 	return verdict;
 }
 
-/* An answer of a server whose service returns through this node, or an error about what it was sent? *action is set when it was sent on. */
-inline_always enum verdict walk_return(struct xdp_md *ctx, struct packet *p, struct packet *quote, struct decision *d, int *action)
+/* An answer of a server whose service returns through this node, or an error about what it was sent? *action is set
+ * when it was sent on. */
+inline_always enum verdict walk_return(struct xdp_md *ctx, struct packet *p, struct packet *quote, struct decision *d,
+				       int *action)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	const struct service *service;
@@ -78,7 +80,8 @@ inline_always enum verdict walk_return(struct xdp_md *ctx, struct packet *p, str
 	if (is_icmp(p))
 		known = return_find_quoted(ctx, p, quote);
 	else
-		known = p->fragment == FRAGMENT_LATER ? fragment_find(p) : return_find(p, ((struct ethhdr *)data)->h_source);
+		known = p->fragment == FRAGMENT_LATER ? fragment_find(p)
+						      : return_find(p, ((struct ethhdr *)data)->h_source);
 	if (!known)
 		return PASSED_NO_SERVICE;
 	service = service_by_number(*known >> 32);

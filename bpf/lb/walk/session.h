@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* session.h - Yuz III, IV: connections of services with session tls begin at this node. It answers their SYNs and remembers nothing, reads the ClientHello, and
- * tells lb_slow_peer which server the packet goes to: that of the session, or the policy's. From then on the connection goes by its cookie as any other. */
+/* session.h - Yuz III, IV: connections of services with session tls begin at this node. It answers their SYNs and
+ * remembers nothing, reads the ClientHello, and tells lb_slow_peer which server the packet goes to: that of the
+ * session, or the policy's. From then on the connection goes by its cookie as any other. */
 #pragma once
 
 #include "wire/kernel.h"
@@ -42,9 +43,10 @@ inline_always int session_read(struct xdp_md *ctx, struct session_work *w, __u32
 	return hello_read(&w->hello);
 }
 
-/* A packet with data, or the client's end, of a connection whose hello has not been seen whole: it names the server, or w->fallback gets it. A global function:
- * it is verified once, and has a stack of its own. */
-__noinline int session_hello(struct xdp_md *ctx, struct session_work *w, const struct service *service, const struct session_config *config)
+/* A packet with data, or the client's end, of a connection whose hello has not been seen whole: it names the server, or
+ * w->fallback gets it. A global function: it is verified once, and has a stack of its own. */
+__noinline int session_hello(struct xdp_md *ctx, struct session_work *w, const struct service *service,
+			     const struct session_config *config)
 {
 	const struct session_begun *before;
 	struct session_begun begun = {};
@@ -61,7 +63,8 @@ __noinline int session_hello(struct xdp_md *ctx, struct session_work *w, const s
 		before = session_begun_find(w->hash);
 		if (before && before->sequence == w->base) /* it comes again, and is no other connection */
 			return session_again(before);
-		w->outcome = w->echo ? session_read(ctx, w, w->payload) : HELLO_NOT_TLS; /* without timestamps only placement finds the connection again */
+		w->outcome = w->echo ? session_read(ctx, w, w->payload)
+				     : HELLO_NOT_TLS; /* without timestamps only placement finds the connection again */
 	}
 	if (w->outcome == HELLO_MORE ? w->echo : hold_waits(w->hash)) {
 		verdict = session_hold(ctx, w, service);
@@ -94,7 +97,8 @@ __noinline int session_hello(struct xdp_md *ctx, struct session_work *w, const s
 #define BEGINS_BY_HELLO (-1)
 
 /* Any packet but a SYN of a connection that has not heard of its server. */
-__noinline int session_begin(struct xdp_md *ctx, struct session_work *w, const struct service *service, const struct session_config *config)
+__noinline int session_begin(struct xdp_md *ctx, struct session_work *w, const struct service *service,
+			     const struct session_config *config)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	const struct session_begun *begun;
@@ -125,10 +129,13 @@ __noinline int session_begin(struct xdp_md *ctx, struct session_work *w, const s
 	w->payload = w->packet.length - (w->packet.l4 - w->packet.l3) - w->packet.header;
 	w->sequence = sequence;
 	w->acknowledged = tcp->ack_seq;
-	w->window = ((bpf_ntohl(tcp->ack_seq) - 1) & SYN_COOKIE_SCALE) == SYN_COOKIE_SCALE ? SYN_ACK_WINDOW : SYN_ACK_WINDOW >> (config->scale & 15);
+	w->window = ((bpf_ntohl(tcp->ack_seq) - 1) & SYN_COOKIE_SCALE) == SYN_COOKIE_SCALE
+			    ? SYN_ACK_WINDOW
+			    : SYN_ACK_WINDOW >> (config->scale & 15);
 	w->fallback = fallback;
 	w->begins = 1;
-	if (w->packet.tcp_flags & TCP_FLAG_ACK_BIT && syn_cookie_is_good(&config->syn_cookies, &f, bpf_ntohl(tcp->ack_seq) - 1)) {
+	if (w->packet.tcp_flags & TCP_FLAG_ACK_BIT &&
+	    syn_cookie_is_good(&config->syn_cookies, &f, bpf_ntohl(tcp->ack_seq) - 1)) {
 		if (w->payload && w->payload <= 65535)
 			return BEGINS_BY_HELLO;
 		if (!(w->packet.tcp_flags & TCP_FLAG_FIN_BIT))
@@ -137,7 +144,8 @@ __noinline int session_begin(struct xdp_md *ctx, struct session_work *w, const s
 	if (!echo)
 		return session_found(NO_ID, FORWARDED_NO_TIMESTAMP);
 	begun = session_begun_find(w->hash);
-	if (begun && bpf_ntohl(sequence) - bpf_ntohl(begun->sequence) <= SYN_ACK_WINDOW && server_by_id(service, begun->id))
+	if (begun && bpf_ntohl(sequence) - bpf_ntohl(begun->sequence) <= SYN_ACK_WINDOW &&
+	    server_by_id(service, begun->id))
 		return session_again(begun);
 	if ((w->payload || w->packet.tcp_flags & TCP_FLAG_FIN_BIT) && !(w->packet.tcp_flags & TCP_FLAG_RST_BIT)) {
 		w->begins = 0;

@@ -91,7 +91,8 @@ inline_always int slow_path(struct xdp_md *ctx, int ingress)
 	if (verdict == ANSWERED_ECHO || verdict == ANSWERED_TOO_BIG)
 		return ingress == INGRESS_TIER1 ? route_answer(ctx, packet.l3, packet.ipv6) : XDP_TX;
 	if (is_forwarded(verdict) && decision.server)
-		return ingress == INGRESS_PEER && decision.service && decision.service->flags & SERVICE_SESSION ? handle_hold(ctx, decision.server) :
-													      transmit(ctx, decision.server);
+		return ingress == INGRESS_PEER && decision.service && decision.service->flags & SERVICE_SESSION
+			       ? handle_hold(ctx, decision.server)
+			       : transmit(ctx, decision.server);
 	return action;
 }

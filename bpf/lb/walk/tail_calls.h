@@ -14,9 +14,9 @@ int lb_function(struct xdp_md *ctx);
 int lb_function_peer(struct xdp_md *ctx);
 int lb_session(struct xdp_md *ctx);
 
-/* Programs for packets that the fast path does not handle: the slow path by ingress, and the programs that it hands packets to. Tail calls,
- * because the programs do not fit on one stack, and a jump costs less than a call. The kernel empties an array that neither a process nor
- * a pin references: user space pins the array of each attached program. */
+/* Programs for packets that the fast path does not handle: the slow path by ingress, and the programs that it hands
+ * packets to. Tail calls, because the programs do not fit on one stack, and a jump costs less than a call. The kernel
+ * empties an array that neither a process nor a pin references: user space pins the array of each attached program. */
 enum { CALL_ASK = INGRESS_PEER, CALL_MESSAGE, CALL_FUNCTION, CALL_FUNCTION_PEER, CALL_SESSION, TAIL_CALLS };
 
 struct {
@@ -25,12 +25,12 @@ struct {
 	__uint(key_size, sizeof(__u32));
 	__array(values, int(struct xdp_md *));
 } tail_calls SEC(".maps") = { .values = {
-	[INGRESS_DIRECT - 1] = lb_slow,
-	[INGRESS_TIER1 - 1] = lb_slow_tier,
-	[INGRESS_PEER - 1] = lb_slow_peer,
-	[CALL_ASK] = lb_ask,
-	[CALL_MESSAGE] = lb_message,
-	[CALL_FUNCTION] = lb_function,
-	[CALL_FUNCTION_PEER] = lb_function_peer,
-	[CALL_SESSION] = lb_session,
-} };
+				      [INGRESS_DIRECT - 1] = lb_slow,
+				      [INGRESS_TIER1 - 1] = lb_slow_tier,
+				      [INGRESS_PEER - 1] = lb_slow_peer,
+				      [CALL_ASK] = lb_ask,
+				      [CALL_MESSAGE] = lb_message,
+				      [CALL_FUNCTION] = lb_function,
+				      [CALL_FUNCTION_PEER] = lb_function_peer,
+				      [CALL_SESSION] = lb_session,
+			      } };

@@ -16,7 +16,8 @@
 __be32 tier_address[4];
 volatile __u32 tier_enabled;
 
-/* Where a packet is from. One byte and never 0, so that the verifier does not follow the value and walks the rest once. */
+/* Where a packet is from. One byte and never 0, so that the verifier does not follow the value and walks the rest once.
+ */
 enum { INGRESS_DIRECT = 1, INGRESS_TIER1, INGRESS_PEER };
 
 /* What goes on to the host's stack keeps its outer header: somebody may have looked at that. */
@@ -65,7 +66,8 @@ static __noinline int uncover(struct xdp_md *ctx)
 {
 	struct tunnel t = {};
 
-	return tunnel_parse(&t, (void *)(long)ctx->data, (void *)(long)ctx->data_end, 0) == TUNNEL_FOUND && tunnel_strip(ctx, &t);
+	return tunnel_parse(&t, (void *)(long)ctx->data, (void *)(long)ctx->data_end, 0) == TUNNEL_FOUND &&
+	       tunnel_strip(ctx, &t);
 }
 
 /* Reports a packet that decap_tier dropped to who traces: the inner packet, or the tunnel if that is malformed. */
@@ -84,8 +86,8 @@ static __noinline int report_tunnel(struct xdp_md *ctx, enum verdict verdict)
 	return 0;
 }
 
-/* An answer of this node to what the first tier sent on goes to its client by our own route: the first tier would not know what to do
- * with it. A global function: it is verified once, not for every path that leads here. */
+/* An answer of this node to what the first tier sent on goes to its client by our own route: the first tier would not
+ * know what to do with it. A global function: it is verified once, not for every path that leads here. */
 __noinline int route_answer(struct xdp_md *ctx, __u32 l3, __u32 ipv6)
 {
 	struct packet answer = { .l3 = l3, .ipv6 = ipv6 != 0 };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* accept.h - dispatch choices (SHELL III-B): does this server take the connection of a SYN, or the next candidate? Whose request or connection is here
- * already is taken, so that a SYN that comes again finds the server that answered the first. */
+/* accept.h - dispatch choices (SHELL III-B): does this server take the connection of a SYN, or the next candidate?
+ * Whose request or connection is here already is taken, so that a SYN that comes again finds the server that answered
+ * the first. */
 #pragma once
 
 #include "wire/kernel.h"
@@ -10,6 +11,7 @@
 #include "wire/siphash.h"
 #include "wire/tunnel.h"
 #include "server/agent.h"
+#include "server/verdict.h"
 #include "server/socket/socket.h"
 #include "server/accept/acceptance.h"
 #include "server/accept/deliver.h"
@@ -50,7 +52,8 @@ inline_always __u32 accept_step(__u32 from, __u32 to)
 	return step ?: 1;
 }
 
-/* 6LB's SRdyn: the limit follows the load such that about half of the attempts are accepted. An attempt that two CPUs make at once counts once. */
+/* 6LB's SRdyn: the limit follows the load such that about half of the attempts are accepted. An attempt that two CPUs
+ * make at once counts once. */
 inline_always _Bool accept_dynamic(const struct served *served, __u32 load)
 {
 	__u32 at = served->acceptance, limit, attempts, accepted;
@@ -96,9 +99,11 @@ struct candidacy {
 	__u32 backlog; /* of the listener, if that is the load */
 };
 
-inline_always void accept_probe(struct xdp_md *ctx, const struct packet *p, const struct served *served, struct candidacy *c)
+inline_always void accept_probe(struct xdp_md *ctx, const struct packet *p, const struct served *served,
+				struct candidacy *c)
 {
-	struct bpf_sock *sk = deliver_lookup(ctx, p->source, p->destination, p->source_port, p->destination_port, p->ipv6);
+	struct bpf_sock *sk =
+		deliver_lookup(ctx, p->source, p->destination, p->source_port, p->destination_port, p->ipv6);
 
 	if (!sk)
 		return;
@@ -113,7 +118,8 @@ inline_always void accept_probe(struct xdp_md *ctx, const struct packet *p, cons
 }
 
 /* Does this server take a SYN that has stops left? */
-inline_always _Bool accept_takes(struct xdp_md *ctx, const struct tunnel *t, const struct packet *p, const struct served *served)
+inline_always _Bool accept_takes(struct xdp_md *ctx, const struct tunnel *t, const struct packet *p,
+				 const struct served *served)
 {
 	const struct tcphdr *tcp = packet_at((void *)(long)ctx->data, p->l4);
 	struct candidacy c = {};

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* acceptance.h - what a server needs to know to accept connections of services with dispatch choices or pass them on (SHELL III-B, 6LB): its load,
- * and where the dynamic limit is. Index of the arrays: served.acceptance; 0 is of no service. */
+/* acceptance.h - what a server needs to know to accept connections of services with dispatch choices or pass them on
+ * (SHELL III-B, 6LB): its load, and where the dynamic limit is. Index of the arrays: served.acceptance; 0 is of no
+ * service. */
 #pragma once
 
 #include "wire/kernel.h"
@@ -15,7 +16,8 @@ struct {
 	__type(value, __s64);
 } live_connections SEC(".maps");
 
-struct { /* by user space alone. Load connections: what is to be added to live_connections, signed; cpu, endpoint: the load; backlog: unused */
+struct { /* by user space alone. Load connections: what is to be added to live_connections, signed; cpu, endpoint: the
+	    load; backlog: unused */
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, ACCEPTANCES);
 	__type(key, __u32);
@@ -29,11 +31,12 @@ struct { /* policy dynamic: limit << 32 | attempts << 16 | accepted, of the pres
 	__type(value, __u64);
 } limits SEC(".maps");
 
-/* SYNs that were passed on: fingerprint << 32 | when first, in ms since boot. When they come again at once they are passed on again: else two
- * servers would answer. When they still come later nobody answers. Newer ones replace older ones; one that is forgotten is
- * decided again. */
+/* SYNs that were passed on: fingerprint << 32 | when first, in ms since boot. When they come again at once they are
+ * passed on again: else two servers would answer. When they still come later nobody answers. Newer ones replace older
+ * ones; one that is forgotten is decided again. */
 #define PASSED_ON_BITS 16
-#define PASSED_ON_AGAIN_MS 2500 /* a SYN that nobody answers comes again after 1 s, and until 3 s are over once more (RFC 6298 2.1, 5.5) */
+#define PASSED_ON_AGAIN_MS \
+	2500 /* a SYN that nobody answers comes again after 1 s, and until 3 s are over once more (RFC 6298 2.1, 5.5) */
 #define PASSED_ON_MS 60000
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -76,8 +76,9 @@ inline_always _Bool deliver_icmp(struct xdp_md *ctx, const struct packet *p, voi
 
 	if ((void *)(icmp + 1) > end)
 		return 1;
-	error = p->ipv6 ? icmp->type < ICMPV6_ECHO_REQUEST :
-			  icmp->type == ICMP_UNREACHABLE || icmp->type == ICMP_TIME_EXCEEDED || icmp->type == ICMP_PARAMETER_PROBLEM;
+	error = p->ipv6 ? icmp->type < ICMPV6_ECHO_REQUEST
+			: icmp->type == ICMP_UNREACHABLE || icmp->type == ICMP_TIME_EXCEEDED ||
+				  icmp->type == ICMP_PARAMETER_PROBLEM;
 	if (!error || (p->ipv6 ? parse_ipv6(&quoted, data, end) : parse_ipv4(&quoted, data, end)) != PARSED)
 		return 1;
 	ports = data + (quoted.l4 & 255);

@@ -8,13 +8,15 @@
 #include "server/socket/socket.h"
 #include "server/accept/acceptance.h"
 
-const volatile __u32 counted_namespace; /* inode number of the network namespace; other ones' connections are not counted */
+const volatile __u32
+	counted_namespace; /* inode number of the network namespace; other ones' connections are not counted */
 
-/* As the sampler of load does (internal/linux/load). Sockets in FIN_WAIT2 are left out: most are remains of closed connections. */
+/* As the sampler of load does (internal/linux/load). Sockets in FIN_WAIT2 are left out: most are remains of closed
+ * connections. */
 inline_always _Bool is_live(int state)
 {
-	return 1u << (state & 31) & (1u << SOCKET_ESTABLISHED | 1u << SOCKET_FIN_WAIT1 | 1u << SOCKET_CLOSE_WAIT | 1u << SOCKET_LAST_ACK |
-				     1u << SOCKET_CLOSING);
+	return 1u << (state & 31) & (1u << SOCKET_ESTABLISHED | 1u << SOCKET_FIN_WAIT1 | 1u << SOCKET_CLOSE_WAIT |
+				     1u << SOCKET_LAST_ACK | 1u << SOCKET_CLOSING);
 }
 
 /* The service whose address a socket has. */
@@ -43,7 +45,8 @@ inline_always void live_count(const struct sock *sk, int before, int after)
 	__u32 at;
 	__s64 *live;
 
-	if (is_live(before) == is_live(after) || sk->sk_protocol != IPPROTO_TCP || sk->__sk_common.skc_net.net->ns.inum != counted_namespace)
+	if (is_live(before) == is_live(after) || sk->sk_protocol != IPPROTO_TCP ||
+	    sk->__sk_common.skc_net.net->ns.inum != counted_namespace)
 		return;
 	live_key(&key, sk);
 	served = served_find(&key);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* flow.h - a TCP segment in an skb, seen from the server: which service, which client, where the timestamp option is.
  *
- * parse.h serves XDP, where frames are at most an MTU. Here are also super-packets of GSO and GRO, whose length field is
- * 0 when they are big (BIG TCP), and headers that may not be linear yet.
+ * parse.h serves XDP, where frames are at most an MTU. Here are also super-packets of GSO and GRO, whose length field
+ * is 0 when they are big (BIG TCP), and headers that may not be linear yet.
  */
 #pragma once
 
@@ -30,7 +30,8 @@ struct flow {
 enum { FLOW_NOT_TCP, FLOW_NOT_LINEAR }; /* below any offset of a TCP header */
 
 /* The offset of the TCP header, or FLOW_NOT_TCP (later fragments too), or FLOW_NOT_LINEAR. */
-inline_always __u32 flow_addresses(struct flow *f, void *data, void *end, __u32 l2, __be16 protocol, enum flow_direction direction)
+inline_always __u32 flow_addresses(struct flow *f, void *data, void *end, __u32 l2, __be16 protocol,
+				   enum flow_direction direction)
 {
 	__u32 *client = f->client, *service = f->key.address;
 
@@ -39,8 +40,7 @@ inline_always __u32 flow_addresses(struct flow *f, void *data, void *end, __u32 
 
 		if ((void *)(ip + 1) > end)
 			return FLOW_NOT_LINEAR;
-		if (ip->protocol != IPPROTO_TCP || ip->ihl < 5 ||
-		    ip->frag_off & bpf_htons(IP_FRAGMENT_OFFSET))
+		if (ip->protocol != IPPROTO_TCP || ip->ihl < 5 || ip->frag_off & bpf_htons(IP_FRAGMENT_OFFSET))
 			return FLOW_NOT_TCP;
 		f->fragment = !!(ip->frag_off & bpf_htons(IP_MORE_FRAGMENTS));
 		client[0] = direction == FROM_CLIENT ? ip->saddr : ip->daddr;
@@ -155,8 +155,8 @@ inline_always enum timestamp_search flow_find_timestamp(struct flow *f, struct _
 	return f->search = flow_walk_options(skb, f);
 }
 
-/* Writes one word of the option at an offset from the TCP header. Offloaded checksums stay right: a partial one does not
- * cover the option yet, a complete one covers the checksum field too. */
+/* Writes one word of the option at an offset from the TCP header. Offloaded checksums stay right: a partial one does
+ * not cover the option yet, a complete one covers the checksum field too. */
 inline_always void flow_write(struct __sk_buff *skb, const struct flow *f, __u32 at, __be32 old, __be32 new)
 {
 	if (at & 1)

@@ -6,18 +6,18 @@
 #include "server/agent.h"
 
 enum { /* include/net/tcp_states.h */
-	SOCKET_ESTABLISHED = 1,
-	SOCKET_SYN_RECV = 3,
-	SOCKET_FIN_WAIT1 = 4,
-	SOCKET_FIN_WAIT2 = 5,
-	SOCKET_TIME_WAIT = 6,
-	SOCKET_CLOSE = 7,
-	SOCKET_CLOSE_WAIT = 8,
-	SOCKET_LAST_ACK = 9,
-	SOCKET_LISTEN = 10,
-	SOCKET_CLOSING = 11,
-	SOCKET_NEW_SYN_RECV = 12,
-	SOCKET_TYPE_STREAM = 1,
+       SOCKET_ESTABLISHED = 1,
+       SOCKET_SYN_RECV = 3,
+       SOCKET_FIN_WAIT1 = 4,
+       SOCKET_FIN_WAIT2 = 5,
+       SOCKET_TIME_WAIT = 6,
+       SOCKET_CLOSE = 7,
+       SOCKET_CLOSE_WAIT = 8,
+       SOCKET_LAST_ACK = 9,
+       SOCKET_LISTEN = 10,
+       SOCKET_CLOSING = 11,
+       SOCKET_NEW_SYN_RECV = 12,
+       SOCKET_TYPE_STREAM = 1,
 };
 
 struct tcp_options_received {

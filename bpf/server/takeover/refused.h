@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* refused.h - session tls: does the kernel reset connections that were taken over? Its address translation may throw away the socket that a
- * packet was given (nf_nat_ipv4_local_in); TCP then finds no connection and answers by RST in the same moment. */
+/* refused.h - session tls: does the kernel reset connections that were taken over? Its address translation may throw
+ * away the socket that a packet was given (nf_nat_ipv4_local_in); TCP then finds no connection and answers by RST in
+ * the same moment. */
 #pragma once
 
 #include "wire/kernel.h"
@@ -11,10 +12,11 @@
 
 /* Implementation constants */
 #define TAKEN_SLOTS 4096
-#define TAKEN_MEMORY_MS 100 /* less than ORPHAN_EARLY_MS, before which nothing else of such a client reaches the kernel */
+#define TAKEN_MEMORY_MS \
+	100 /* less than ORPHAN_EARLY_MS, before which nothing else of such a client reaches the kernel */
 
-/* By hash of the flow: 32 further bits of the hash, mixed with the sequence number of an RST, and when. The newest stands; what it replaces is
- * not counted. */
+/* By hash of the flow: 32 further bits of the hash, mixed with the sequence number of an RST, and when. The newest
+ * stands; what it replaces is not counted. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, TAKEN_SLOTS);
@@ -31,7 +33,8 @@ inline_always __u64 *taken_find(const struct served *served, const struct flow *
 	return bpf_map_lookup_elem(&taken, &slot);
 }
 
-/* acknowledged: what the packet that was taken over acknowledges, the sequence number of an RST that answers it (RFC 9293 3.10.7.1). */
+/* acknowledged: what the packet that was taken over acknowledges, the sequence number of an RST that answers it (RFC
+ * 9293 3.10.7.1). */
 inline_always void note_taken(const struct served *served, const struct flow *f, __u32 acknowledged)
 {
 	__u64 value, *last = taken_find(served, f, acknowledged, &value);

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* reset_old.h - session tls: a client reuses a port while the server still has the old connection, or its TIME_WAIT.
  *
- * A server that receives the SYN handles that itself: a newer SYN ends TIME_WAIT (RFC 6191), and the client of a living connection answers a
- * challenge by RST (RFC 5961 4). Here a load balancer has answered the SYN, and the kernel makes no connection while another one has its ports.
- * So the program injects an RST for the old connection ahead of the packet itself: both enter by the same device, in this order.
+ * A server that receives the SYN handles that itself: a newer SYN ends TIME_WAIT (RFC 6191), and the client of a living
+ * connection answers a challenge by RST (RFC 5961 4). Here a load balancer has answered the SYN, and the kernel makes
+ * no connection while another one has its ports. So the program injects an RST for the old connection ahead of the
+ * packet itself: both enter by the same device, in this order.
  *
- * An attacker must guess the MAC of a SYN cookie (20 bits); to end a living connection, the cookie in the timestamp as well.
+ * An attacker must guess the MAC of a SYN cookie (20 bits); to end a living connection, the cookie in the timestamp as
+ * well.
  */
 #pragma once
 
@@ -15,6 +17,7 @@
 #include "wire/parse.h"
 #include "wire/timestamp.h"
 #include "server/agent.h"
+#include "server/verdict.h"
 #include "server/socket/socket.h"
 #include "server/flow/flow.h"
 #include "server/timestamp/mark.h"
@@ -24,7 +27,8 @@
 #define RESET_SLOTS 4096
 #define RESET_SPACING_MS 20 /* two ticks of the coarse clock, and less than a client's retransmission timeout */
 
-/* By hash of the flow: 32 further bits of the hash, and the time. A connection that an RST does not end must not cause a loop. */
+/* By hash of the flow: 32 further bits of the hash, and the time. A connection that an RST does not end must not cause
+ * a loop. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, RESET_SLOTS);
@@ -48,7 +52,8 @@ static __noinline int reset_was_sent(const struct served *served, const struct f
 	return 0;
 }
 
-/* Is it of a later connection than the one in TIME_WAIT? A late packet of that one is behind all that was received and sent, and not newer. */
+/* Is it of a later connection than the one in TIME_WAIT? A late packet of that one is behind all that was received and
+ * sent, and not newer. */
 inline_always _Bool is_later(const void *socket, const struct flow *f, const struct tcp_numbers *n)
 {
 	const struct sock_common *common = socket;
@@ -60,15 +65,17 @@ inline_always _Bool is_later(const void *socket, const struct flow *f, const str
 		(__s32)(bpf_ntohl(f->value) - BPF_CORE_READ(tw, tw_ts_recent)) > 0);
 }
 
-/* A packet that enters by a device needs its link header, which generic XDP may have lost: see link_header. Returns the bytes added in front
- * of the packet; -1: it failed. */
+/* A packet that enters by a device needs its link header, which generic XDP may have lost: see link_header. Returns the
+ * bytes added in front of the packet; -1: it failed. */
 static __noinline int regain_link_header(struct __sk_buff *skb)
 {
 	__u32 ifindex = skb->ifindex;
 	const struct interface *device = bpf_map_lookup_elem(&interfaces, &ifindex);
 	struct ethhdr header = { .h_proto = skb->protocol };
 
-	if (!device || !(device->mac[0] | device->mac[1] | device->mac[2] | device->mac[3] | device->mac[4] | device->mac[5]) || link_header(skb, skb->protocol == bpf_htons(ETH_P_IP) ? 4 : 6))
+	if (!device ||
+	    !(device->mac[0] | device->mac[1] | device->mac[2] | device->mac[3] | device->mac[4] | device->mac[5]) ||
+	    link_header(skb, skb->protocol == bpf_htons(ETH_P_IP) ? 4 : 6))
 		return 0;
 	__builtin_memcpy(header.h_dest, device->mac, sizeof(header.h_dest));
 	__builtin_memcpy(header.h_source, device->mac, sizeof(header.h_source));
@@ -99,25 +106,31 @@ static __noinline int inject_reset(struct __sk_buff *skb, const struct flow *f, 
 	for (int i = 0; i < 4; i++)
 		sum += (__u64)reset[i] + f->client[i] + f->key.address[i];
 	reset[4] = checksum_fold(sum);
-	if (bpf_skb_load_bytes(skb, l4, before, sizeof(before)) || bpf_skb_load_bytes(skb, at, &length, sizeof(length)) ||
+	if (bpf_skb_load_bytes(skb, l4, before, sizeof(before)) ||
+	    bpf_skb_load_bytes(skb, at, &length, sizeof(length)) ||
 	    bpf_skb_store_bytes(skb, l4, reset, sizeof(reset), BPF_F_RECOMPUTE_CSUM))
 		return 0;
 	if (!f->key.ipv6)
-		bpf_l3_csum_replace(skb, l4 - sizeof(struct iphdr) + offsetof(struct iphdr, check), length, short_length, sizeof(length));
+		bpf_l3_csum_replace(skb, l4 - sizeof(struct iphdr) + offsetof(struct iphdr, check), length,
+				    short_length, sizeof(length));
 	bpf_skb_store_bytes(skb, at, &short_length, sizeof(short_length), BPF_F_RECOMPUTE_CSUM);
 	failed = bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS);
 	if (!f->key.ipv6)
-		bpf_l3_csum_replace(skb, l4 - sizeof(struct iphdr) + offsetof(struct iphdr, check), short_length, length, sizeof(length));
+		bpf_l3_csum_replace(skb, l4 - sizeof(struct iphdr) + offsetof(struct iphdr, check), short_length,
+				    length, sizeof(length));
 	bpf_skb_store_bytes(skb, at, &length, sizeof(length), BPF_F_RECOMPUTE_CSUM);
 	bpf_skb_store_bytes(skb, l4, before, sizeof(before), BPF_F_RECOMPUTE_CSUM);
 	return !failed && !bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS);
 }
 
-/* Has this kernel bpf_sk_assign_tcp_reqsk? In memory: a verifier that knew would drop the functions that only reset_old calls, and nobody could tell which. */
+/* Has this kernel bpf_sk_assign_tcp_reqsk? In memory: a verifier that knew would drop the functions that only reset_old
+ * calls, and nobody could tell which. */
 volatile __u8 takes_over_here;
 
-/* For the socket of a connection, of a request, or of TIME_WAIT. AGENT_CONTINUE: the packet does not begin another one. */
-static __noinline enum agent_verdict reset_old(struct __sk_buff *skb, struct bpf_sock *sk, const struct served *served, const struct flow *f)
+/* For the socket of a connection, of a request, or of TIME_WAIT. AGENT_CONTINUE: the packet does not begin another one.
+ */
+static __noinline enum agent_verdict reset_old(struct __sk_buff *skb, struct bpf_sock *sk, const struct served *served,
+					       const struct flow *f)
 {
 	struct tcp_numbers numbers = {};
 	const void *socket;
@@ -141,16 +154,18 @@ static __noinline enum agent_verdict reset_old(struct __sk_buff *skb, struct bpf
 		const struct tcp_sock *tcp = socket;
 
 		next = BPF_CORE_READ(tcp, rcv_nxt);
-		if (f->search != TIMESTAMP_FOUND || numbers.sequence == next - (__u32)BPF_CORE_READ(tcp, bytes_received))
+		if (f->search != TIMESTAMP_FOUND ||
+		    numbers.sequence == next - (__u32)BPF_CORE_READ(tcp, bytes_received))
 			return AGENT_CONTINUE;
 	}
 	return !reset_was_sent(served, f) && inject_reset(skb, f, next) ? INGRESS_MADE_WAY : INGRESS_DROPPED_BEFORE;
 }
 
-/* What has a load balancer's echo, for a living connection: the client has not heard from this server yet, or it is of another connection.
- * AGENT_CONTINUE: no load balancer has begun it. */
-static __noinline enum agent_verdict restore_beginning(struct __sk_buff *skb, struct bpf_sock *sk, const struct served *served, const struct flow *f,
-						   __u32 *restored)
+/* What has a load balancer's echo, for a living connection: the client has not heard from this server yet, or it is of
+ * another connection. AGENT_CONTINUE: no load balancer has begun it. */
+static __noinline enum agent_verdict restore_beginning(struct __sk_buff *skb, struct bpf_sock *sk,
+						       const struct served *served, const struct flow *f,
+						       __u32 *restored)
 {
 	const struct tcp_sock *tcp;
 	enum agent_verdict verdict;

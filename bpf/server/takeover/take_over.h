@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* take_over.h - session tls: a load balancer has answered the client's SYN, and the first packet with data comes to this server: its kernel makes a connection of
- * it, as of one that has answered SYN cookies (Linux 6.9). The client goes on by the load balancer's timestamp, and so does this server's clock. */
+/* take_over.h - session tls: a load balancer has answered the client's SYN, and the first packet with data comes to
+ * this server: its kernel makes a connection of it, as of one that has answered SYN cookies (Linux 6.9). The client
+ * goes on by the load balancer's timestamp, and so does this server's clock. */
 #pragma once
 
 #include "wire/kernel.h"
@@ -11,6 +12,7 @@
 #include "wire/timestamp.h"
 #include "server/takeover/refused.h"
 #include "server/agent.h"
+#include "server/verdict.h"
 #include "server/socket/socket.h"
 #include "server/flow/flow.h"
 #include "server/timestamp/hold_back.h"
@@ -26,19 +28,22 @@ struct bpf_tcp_req_attrs {
 	__u8 reserved[3];
 };
 
-extern int bpf_sk_assign_tcp_reqsk(struct __sk_buff *skb, struct sock *sk, struct bpf_tcp_req_attrs *attrs, int attrs__sz) __ksym __weak;
+extern int bpf_sk_assign_tcp_reqsk(struct __sk_buff *skb, struct sock *sk, struct bpf_tcp_req_attrs *attrs,
+				   int attrs__sz) __ksym __weak;
 
 struct tcp_numbers {
 	__u32 sequence, acknowledged;
 };
 
-/* Where the IP header's length field is, if nothing else is between it and TCP: load balancers send nothing with IP options on. */
+/* Where the IP header's length field is, if nothing else is between it and TCP: load balancers send nothing with IP
+ * options on. */
 inline_always __u32 segment_length_at(const struct flow *f)
 {
 	return f->key.ipv6 ? f->l4 - sizeof(struct ipv6hdr) + 4 : f->l4 - sizeof(struct iphdr) + 2;
 }
 
-/* Bytes of TCP's data, by the IP header: a short frame has others behind it. Super-packets of 64 KiB and more have a length of 0. */
+/* Bytes of TCP's data, by the IP header: a short frame has others behind it. Super-packets of 64 KiB and more have a
+ * length of 0. */
 inline_always __u32 segment_payload(struct __sk_buff *skb, const struct flow *f)
 {
 	__be16 length = 0;
@@ -54,25 +59,29 @@ inline_always _Bool echoes_beginning(const struct served *served, const struct f
 {
 	__u32 w = bpf_ntohl(f->echo);
 
-	return f->echo && !cookie_plain(w, mark_hash(served, f, cookie_epoch_parity(w, served->cookie_bits)), served->cookie_bits);
+	return f->echo &&
+	       !cookie_plain(w, mark_hash(served, f, cookie_epoch_parity(w, served->cookie_bits)), served->cookie_bits);
 }
 
 enum beginning {
 	BEGINS_NOTHING, /* of another kind */
-	BEGINS_UNPROVEN, /* of a connection that a load balancer may have begun, but not its first packet, or too late */
+	BEGINS_UNPROVEN, /* a load balancer may have begun the connection, but it is not the first packet, or late */
 	BEGINS_EMPTY, /* the acknowledgement of the load balancer's answer */
 	BEGINS, /* the first packet with data, or FIN */
 };
 
 /* Has a load balancer answered this client's SYN, lately, and is this what comes next? */
-static __noinline enum beginning begins(struct __sk_buff *skb, const struct served *served, const struct flow *f, struct tcp_numbers *numbers)
+static __noinline enum beginning begins(struct __sk_buff *skb, const struct served *served, const struct flow *f,
+					struct tcp_numbers *numbers)
 {
 	struct syn_cookie_flow c = {};
 	struct siphash_state key;
 	__be32 words[2];
 
-	if (!served || !f || !numbers || f->fragment || (f->tcp_flags & (TCP_FLAG_SYN_BIT | TCP_FLAG_RST_BIT | TCP_FLAG_ACK_BIT)) != TCP_FLAG_ACK_BIT ||
-	    (f->search == TIMESTAMP_FOUND && !echoes_beginning(served, f)) || bpf_skb_load_bytes(skb, f->l4 + 4, words, sizeof(words)))
+	if (!served || !f || !numbers || f->fragment ||
+	    (f->tcp_flags & (TCP_FLAG_SYN_BIT | TCP_FLAG_RST_BIT | TCP_FLAG_ACK_BIT)) != TCP_FLAG_ACK_BIT ||
+	    (f->search == TIMESTAMP_FOUND && !echoes_beginning(served, f)) ||
+	    bpf_skb_load_bytes(skb, f->l4 + 4, words, sizeof(words)))
 		return BEGINS_NOTHING;
 	numbers->sequence = bpf_ntohl(words[0]);
 	numbers->acknowledged = bpf_ntohl(words[1]);
@@ -88,9 +97,10 @@ static __noinline enum beginning begins(struct __sk_buff *skb, const struct serv
 	return segment_payload(skb, f) || f->tcp_flags & TCP_FLAG_FIN_BIT ? BEGINS : BEGINS_EMPTY;
 }
 
-/* For a listener's socket. AGENT_CONTINUE: the packet is of another kind. *restored: its TSecr, as the connection's kernel will have written it. */
-static __noinline enum agent_verdict take_over(struct __sk_buff *skb, struct bpf_sock *listener, const struct served *served, const struct flow *f,
-					   __u32 *restored)
+/* For a listener's socket. AGENT_CONTINUE: the packet is of another kind. *restored: its TSecr, as the connection's
+ * kernel will have written it. */
+static __noinline enum agent_verdict take_over(struct __sk_buff *skb, struct bpf_sock *listener,
+					       const struct served *served, const struct flow *f, __u32 *restored)
 {
 	struct bpf_tcp_req_attrs attrs = { .rcv_wscale = served->session_scale };
 	_Bool timestamps = f->search == TIMESTAMP_FOUND;
@@ -101,7 +111,8 @@ static __noinline enum agent_verdict take_over(struct __sk_buff *skb, struct bpf
 	switch (begins(skb, served, f, &numbers)) {
 	case BEGINS_NOTHING:
 		return AGENT_CONTINUE;
-	case BEGINS_UNPROVEN: /* the kernel would answer with RST. Without timestamps it may be of a connection that ended long ago */
+	case BEGINS_UNPROVEN: /* the kernel would answer with RST. Without timestamps it may be of a connection that
+				 ended long ago */
 		return timestamps || is_early(served, f) ? INGRESS_DROPPED_BEFORE : AGENT_CONTINUE;
 	case BEGINS_EMPTY: /* what load balancers drop as well */
 		return INGRESS_DROPPED_BEFORE;

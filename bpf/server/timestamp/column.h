@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* column.h - affinity history (SHELL III-C): the column that a connection was accepted in, until its socket's storage knows it.
+/* column.h - affinity history (SHELL III-C): the column that a connection was accepted in, until its socket's storage
+ * knows it.
  *
- * The SYN's tunnel tells it; the client tells it again with every echo. Departs from SHELL, whose servers keep no map: the kernel writes
- * SYN-ACKs, and nothing of a SYN's tunnel reaches them. A number for each handshake, and for answers of TIME_WAIT.
+ * The SYN's tunnel tells it; the client tells it again with every echo. Departs from SHELL, whose servers keep no map:
+ * the kernel writes SYN-ACKs, and nothing of a SYN's tunnel reaches them. A number for each handshake, and for answers
+ * of TIME_WAIT.
  */
 #pragma once
 
@@ -35,7 +37,8 @@ inline_always void flow_key_of_packet(struct flow_key *key, const struct packet 
 	key->client_port = p->source_port;
 }
 
-/* This server answers a SYN. Also the first column is written: else a flow that was forgotten would look like one of it. */
+/* This server answers a SYN. Also the first column is written: else a flow that was forgotten would look like one of
+ * it. */
 static __noinline int mark_accepted(const struct packet *p, const struct served *served, __u32 column)
 {
 	struct flow_key key = {};

@@ -5,12 +5,12 @@
  *
  * c bits of shift make the wire clock run 2^c times too fast: a silent client would see W jump by more than 2^31 and
  * drop it (RFC 7323 5.3). Departs from Cheetah, which stalls there: V is held back at limit = 2^(30-c) ms ahead of the
- * newest echo, so that W is never more than 2^30 ahead of what the client has. Restoring needs no clock: an echo is at most one limit
- * newer than the newest V sent (a SYN-ACK sent again), and less than three older.
+ * newest echo, so that W is never more than 2^30 ahead of what the client has. Restoring needs no clock: an echo is at
+ * most one limit newer than the newest V sent (a SYN-ACK sent again), and less than three older.
  *
- * The cookie of a connection turns into another one when keys rotate, and when a load balancer has put a tag into it. It turns with a V
- * that is newer than all before, so that W never steps back, and not again before the client has echoed one from after that: echoes
- * of two cookies at most are under way, and V tells which of them the server sent.
+ * The cookie of a connection turns into another one when keys rotate, and when a load balancer has put a tag into it.
+ * It turns with a V that is newer than all before, so that W never steps back, and not again before the client has
+ * echoed one from after that: echoes of two cookies at most are under way, and V tells which of them the server sent.
  *
  * Two CPUs may work on one socket. A torn update makes one echo inexact and harms nothing else.
  */
@@ -27,11 +27,18 @@
 #define COOKIE_BITS_MAX 16
 #define CLOCK_SLACK_MS 64 /* the coarse clock may be a tick (10 ms at 100 Hz) behind the packets' */
 
-enum hold_back_state { HOLD_BACK_NEW, HOLD_BACK_MARKED, HOLD_BACK_UNMARKED_USEC, HOLD_BACK_UNMARKED_OLDER, HOLD_BACK_TRANSLATED };
+enum hold_back_state {
+	HOLD_BACK_NEW,
+	HOLD_BACK_MARKED,
+	HOLD_BACK_UNMARKED_USEC,
+	HOLD_BACK_UNMARKED_OLDER,
+	HOLD_BACK_TRANSLATED
+};
 
 struct hold_back {
 	__u32 delta;
-	__u32 held_from, delta_before; /* echoes from before V = held_from belong to delta_before, and to cookie_before */
+	__u32 held_from,
+		delta_before; /* echoes from before V = held_from belong to delta_before, and to cookie_before */
 	__u32 newest_sent, newest_echo; /* as V */
 	__u32 generation; /* of the services when the cookie was made */
 	__u16 cookie, cookie_before; /* echoes of the one before are still under way */
@@ -42,8 +49,8 @@ struct hold_back {
 };
 _Static_assert(sizeof(struct hold_back) == 32, "hold_back");
 
-/* A listener has one that stays HOLD_BACK_NEW: the kernel copies it into every connection it accepts. One without is older than the
- * agent, unless server/timestamp/begin.h knows better. */
+/* A listener has one that stays HOLD_BACK_NEW: the kernel copies it into every connection it accepts. One without is
+ * older than the agent, unless server/timestamp/begin.h knows better. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC | BPF_F_CLONE);

@@ -26,7 +26,7 @@ static __noinline __u64 mark_hash(const struct served *served, const struct flow
 	return flow_hash(&begun, f->client, f->client_port, f->key.port, f->key.ipv6);
 }
 
-/* tag: what a load balancer has put above the id; 0 before. Affinity history: the column, which is all of the cookie. */
+/* tag: what a load balancer put above the id; 0 before. Affinity history: the column, which is all of the cookie. */
 inline_always __u16 mark_cookie(const struct served *served, const struct flow *f, __u8 parity, __u16 tag)
 {
 	__u16 plain;
@@ -52,9 +52,10 @@ inline_always int mark_read_tag(const struct served *served, const struct flow *
 	return others & ((1u << (id_bits & 15)) - 1) ? -1 : others >> (id_bits & 15);
 }
 
-/* The cookie follows the services and the tag; t is the kernel's timestamp of the packet to be marked. A connection of a service
- * that is gone keeps what it has. When the cookie may not turn yet, a later packet tries again. */
-static __noinline void mark_refresh(struct hold_back *h, const struct served *served, const struct flow *f, __u32 now, __u32 t)
+/* The cookie follows the services and the tag; t is the kernel's timestamp of the packet to be marked. A connection of
+ * a service that is gone keeps what it has. When the cookie may not turn yet, a later packet tries again. */
+static __noinline void mark_refresh(struct hold_back *h, const struct served *served, const struct flow *f, __u32 now,
+				    __u32 t)
 {
 	__u16 cookie;
 
@@ -73,10 +74,10 @@ static __noinline void mark_refresh(struct hold_back *h, const struct served *se
 
 /* An echo that does not have the connection's cookie. 0: this server did not write it.
  *
- * Departs from Cheetah III-B, where the load balancer keeps the server: one with a connection table puts its index, the tag, into the
- * cookie of a client's packets, and the connection carries it from then on. What was sent before the cookie turned asks for
- * nothing: it may be late, and the next packet tells again. Tag 0 is what connections begin with: nobody puts it in. A column is never
- * another one: no key tells who wrote it. */
+ * Departs from Cheetah III-B, where the load balancer keeps the server: one with a connection table puts its index, the
+ * tag, into the cookie of a client's packets, and the connection carries it from then on. What was sent before the
+ * cookie turned asks for nothing: it may be late, and the next packet tells again. Tag 0 is what connections begin
+ * with: nobody puts it in. A column is never another one: no key tells who wrote it. */
 static __noinline int mark_adopt(struct hold_back *h, const struct served *served, const struct flow *f, __u32 w)
 {
 	_Bool late = hold_back_is_late(h, w), before = hold_back_cookie(h, w) == h->cookie_before;
@@ -92,8 +93,8 @@ static __noinline int mark_adopt(struct hold_back *h, const struct served *serve
 	return tag >= 0;
 }
 
-/* What the handshake's last echo was, as T. The socket knows; after SYN cookies only its low bits are right. The time when it came
- * bounds it, so that a client that waits for long before it speaks is held back too. 0: there was none. */
+/* What the handshake's last echo was, as T. The socket knows; after SYN cookies only its low bits are right. The time
+ * when it came bounds it, so that a client that waits for long before it speaks is held back too. 0: there was none. */
 inline_always __u32 handshake_echo(const struct tcp_sock *tcp, __u64 now_ns, __u32 t, __u8 cookie_bits)
 {
 	__u32 echo = BPF_CORE_READ(tcp, rx_opt.rcv_tsecr), age;
@@ -110,12 +111,11 @@ inline_always _Bool sent_before_turn(__u32 sent, __u64 now_ns, __u32 t)
 	__u32 zero = 0;
 	const struct turn *last = bpf_map_lookup_elem(&last_turn, &zero);
 
-	return last && last->turned_ns &&
-	       t - sent + CLOCK_SLACK_MS >= (now_ns - last->turned_ns) / 1000000;
+	return last && last->turned_ns && t - sent + CLOCK_SLACK_MS >= (now_ns - last->turned_ns) / 1000000;
 }
 
-/* The first packet of a connection after its handshake; t is the kernel's timestamp clock for this socket, now. COLUMN_UNKNOWN: nothing
- * tells which column it is of, and it is marked as one of the first. */
+/* The first packet of a connection after its handshake; t is the kernel's timestamp clock for this socket, now.
+ * COLUMN_UNKNOWN: nothing tells which column it is of, and it is marked as one of the first. */
 static __noinline int mark_start(struct hold_back *h, const struct served *served, const struct flow *f,
 				 const struct tcp_sock *tcp, __u32 t)
 {

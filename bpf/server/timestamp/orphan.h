@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* orphan.h - an empty ACK of no connection here, whose echo this server did not write, is ignored once.
  *
- * SYNPROXY of Linux ends its handshake with a server by an ACK whose TSecr it has shifted twice: no load balancer can read from it where
- * it belongs. A server without the connection would answer with RST and end it. The right server ignores the ACK since Linux 6.15;
- * before, it would accept the echo as its own. The next segment, whose echo is right, completes the handshake. A repeated one is left to
- * the kernel, so that half-open connections end.
+ * SYNPROXY of Linux ends its handshake with a server by an ACK whose TSecr it has shifted twice: no load balancer can
+ * read from it where it belongs. A server without the connection would answer with RST and end it. The right server
+ * ignores the ACK since Linux 6.15; before, it would accept the echo as its own. The next segment, whose echo is right,
+ * completes the handshake. A repeated one is left to the kernel, so that half-open connections end.
  */
 #pragma once
 
@@ -17,10 +17,12 @@
 
 /* Implementation constants */
 #define ORPHAN_SLOTS 16384
-#define ORPHAN_MEMORY_MS 120000 /* more than the 75 s between a keepalive's probes, less than it takes to use most ports again */
+#define ORPHAN_MEMORY_MS \
+	120000 /* more than the 75 s between a keepalive's probes, less than it takes to use most ports again */
 #define ORPHAN_EARLY_MS 4000 /* in which a client retransmits its first segment twice at least */
 
-/* By hash of the flow: 32 further bits of the hash, and the time. The newest flow replaces others, which are then ignored once more. */
+/* By hash of the flow: 32 further bits of the hash, and the time. The newest flow replaces others, which are then
+ * ignored once more. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, ORPHAN_SLOTS);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* renew.h - a probe of a server's keepalive makes a silent client take the new cookie.
  *
- * A probe has the sequence number before the next one: outside the window, so that the client answers, and does not take its
- * timestamp (RFC 7323 4.3). A copy of it in the window goes ahead: an empty ACK, which the client takes the timestamp of and
- * does not answer. The probe's answer then echoes it.
+ * A probe has the sequence number before the next one: outside the window, so that the client answers, and does not
+ * take its timestamp (RFC 7323 4.3). A copy of it in the window goes ahead: an empty ACK, which the client takes the
+ * timestamp of and does not answer. The probe's answer then echoes it.
  */
 #pragma once
 

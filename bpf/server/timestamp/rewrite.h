@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* rewrite.h - a packet is rewritten once: where one device is made on another (VLAN, bridge, bond, macvlan), it passes the programs of
- * both.
+/* rewrite.h - a packet is rewritten once: where one device is made on another (VLAN, bridge, bond, macvlan), it passes
+ * the programs of both.
  *
- * tc_index tells. But it is not ours alone: the kernel writes the class of a filter there that ends the walk over filters; dsmark (until
- * Linux 6.3) and GRED write it, too. So each CPU also knows what it has written last: between two devices a packet rarely leaves its CPU
- * or lets another one by. Receive packet steering of a bridge does both. An echo that was restored is then no cookie, and left alone,
- * but that of a handshake looks like one that was never marked: those are known by flow. A number that agrees by chance is as good as
- * what would be written.
+ * tc_index tells. But it is not ours alone: the kernel writes the class of a filter there that ends the walk over
+ * filters; dsmark (until Linux 6.3) and GRED write it, too. So each CPU also knows what it has written last: between
+ * two devices a packet rarely leaves its CPU or lets another one by. Receive packet steering of a bridge does both. An
+ * echo that was restored is then no cookie, and left alone, but that of a handshake looks like one that was never
+ * marked: those are known by flow. A number that agrees by chance is as good as what would be written.
  */
 #pragma once
 
@@ -68,7 +68,8 @@ inline_always _Bool rewritten_before(struct __sk_buff *skb, const struct flow *f
 	__u32 index = direction;
 
 	return skb->tc_index == (direction == FROM_CLIENT ? REWRITTEN_AT_INGRESS : REWRITTEN_AT_EGRESS) ||
-	       rewritten_is(bpf_map_lookup_elem(&last_rewritten, &index), f, direction == FROM_CLIENT ? f->echo : f->value);
+	       rewritten_is(bpf_map_lookup_elem(&last_rewritten, &index), f,
+			    direction == FROM_CLIENT ? f->echo : f->value);
 }
 
 /* Writes TSecr of what comes from a client, TSval of what goes to one. */

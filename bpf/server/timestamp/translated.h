@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* translated.h - connections that the server's own address translation takes elsewhere: another port, another address, a container.
+/* translated.h - connections that the server's own address translation takes elsewhere: another port, another address,
+ * a container.
  *
- * Programs at tc see the service's address and port in both directions: translation comes after ingress and is undone before egress.
- * But no socket of this host has that address and port. So what hold_backs has for a socket is kept here for a flow, from the
- * handshake on. A SYN-ACK leaves one word in handshakes, so that a flood of SYNs pushes nobody out who is connected.
+ * Programs at tc see the service's address and port in both directions: translation comes after ingress and is undone
+ * before egress. But no socket of this host has that address and port. So what hold_backs has for a socket is kept here
+ * for a flow, from the handshake on. A SYN-ACK leaves one word in handshakes, so that a flood of SYNs pushes nobody out
+ * who is connected.
  */
 #pragma once
 
@@ -11,6 +13,7 @@
 #include "wire/history.h"
 #include "wire/parse.h"
 #include "server/agent.h"
+#include "server/verdict.h"
 #include "server/socket/socket.h"
 #include "server/flow/flow.h"
 #include "server/timestamp/column.h"
@@ -35,9 +38,10 @@ struct {
 	__type(value, struct hold_back);
 } translated SEC(".maps");
 
-/* Has translation changed the source of what is about to leave? Either it comes from somewhere else, or its socket has another name.
- * The kernel's own raw sockets have none. */
-inline_always _Bool is_translated(struct __sk_buff *skb, const struct flow *f, struct bpf_sock *sk, struct bpf_sock *full)
+/* Has translation changed the source of what is about to leave? Either it comes from somewhere else, or its socket has
+ * another name. The kernel's own raw sockets have none. */
+inline_always _Bool is_translated(struct __sk_buff *skb, const struct flow *f, struct bpf_sock *sk,
+				  struct bpf_sock *full)
 {
 	if (!sk)
 		return skb->ingress_ifindex;
@@ -48,8 +52,8 @@ inline_always _Bool is_translated(struct __sk_buff *skb, const struct flow *f, s
 	if (!f->key.ipv6)
 		return sk->src_ip4 && sk->src_ip4 != f->key.address[0];
 	return sk->family == AF_INET6 && (sk->src_ip6[0] | sk->src_ip6[1] | sk->src_ip6[2] | sk->src_ip6[3]) &&
-	       ((sk->src_ip6[0] ^ f->key.address[0]) | (sk->src_ip6[1] ^ f->key.address[1]) | (sk->src_ip6[2] ^ f->key.address[2]) |
-		(sk->src_ip6[3] ^ f->key.address[3]));
+	       ((sk->src_ip6[0] ^ f->key.address[0]) | (sk->src_ip6[1] ^ f->key.address[1]) |
+		(sk->src_ip6[2] ^ f->key.address[2]) | (sk->src_ip6[3] ^ f->key.address[3]));
 }
 
 /* A SYN cookie has no socket: it is translated where nobody listens at its source. */
@@ -79,7 +83,8 @@ static __noinline int translated_handshake(const struct flow *f)
 }
 
 /* Marks what is not a SYN-ACK. */
-static __noinline enum agent_verdict mark_translated(struct __sk_buff *skb, const struct flow *f, const struct served *served)
+static __noinline enum agent_verdict mark_translated(struct __sk_buff *skb, const struct flow *f,
+						     const struct served *served)
 {
 	struct hold_back *h;
 	struct flow_key key;
@@ -102,7 +107,8 @@ static __noinline enum agent_verdict mark_translated(struct __sk_buff *skb, cons
 }
 
 /* The third packet of a handshake, of which w is an echo. 0: it is not. */
-static __noinline int translated_begin(const struct flow *f, const struct served *served, const struct flow_key *key, __u32 w)
+static __noinline int translated_begin(const struct flow *f, const struct served *served, const struct flow_key *key,
+				       __u32 w)
 {
 	struct hold_back h = { .state = HOLD_BACK_MARKED, .delta = START_DELTA };
 	const __u32 *last;
@@ -132,7 +138,8 @@ static __noinline int translated_begin(const struct flow *f, const struct served
 }
 
 /* For what has no socket of its own here. INGRESS_NO_SOCKET: it is none of these connections. */
-static __noinline enum agent_verdict restore_translated(const struct served *served, const struct flow *f, __u32 *restored)
+static __noinline enum agent_verdict restore_translated(const struct served *served, const struct flow *f,
+							__u32 *restored)
 {
 	struct hold_back *h;
 	struct flow_key key;

@@ -7,10 +7,11 @@
 #include "wire/gue.h"
 #include "wire/tunnel.h"
 #include "server/agent.h"
+#include "server/verdict.h"
 
 /* The next stop that is not this host and can be reached. 0: there is none. *tried counts the addresses examined. */
-inline_always const struct stop *next_hop_find(const struct tunnel *t, void *data, const void *end, __be32 address[4], __u32 *tried,
-						_Bool *unreachable)
+inline_always const struct stop *next_hop_find(const struct tunnel *t, void *data, const void *end, __be32 address[4],
+					       __u32 *tried, _Bool *unreachable)
 {
 	__u32 offset = t->next;
 
@@ -62,7 +63,7 @@ inline_always _Bool decrement_ttl(const struct tunnel *t, void *data, void *end)
 
 /* The outer header's new destination, and every checksum that covers it. */
 inline_always _Bool rewrite_destination(const struct tunnel *t, void *data, void *end, const __be32 address[4],
-				    __be32 stops_before, __be32 stops_after)
+					__be32 stops_before, __be32 stops_after)
 {
 	struct iphdr *ip = data + (t->l3 & 31);
 	struct ipv6hdr *ip6 = (void *)ip;
@@ -95,7 +96,8 @@ inline_always _Bool rewrite_destination(const struct tunnel *t, void *data, void
 inline_always enum agent_verdict forward_tunnel(struct xdp_md *ctx, const struct tunnel *t, int *action)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	__be32 *word = data + (t->stops & 127), before; /* the first of struct gue_stops, whose index of the next stop counts up, or of struct srh: down */
+	__be32 *word = data + (t->stops & 127), before; /* the first of struct gue_stops, whose index of the next stop
+							   counts up, or of struct srh: down */
 	struct ethhdr *eth = data;
 	__be32 address[4];
 	const struct stop *stop;

@@ -80,15 +80,16 @@ static __noinline int tunnel_look_up(const __be32 source[4], enum tunnel_limit l
 
 inline_always const struct tunnel_slot *tunnel_slot_of(const __be32 source[4])
 {
-	__u32 mixed = source[0] ^ source[1] ^ source[2] ^ source[3], slot = mixed * 0x9e3779b1u >> (32 - TUNNEL_SLOT_BITS);
+	__u32 mixed = source[0] ^ source[1] ^ source[2] ^ source[3],
+	      slot = mixed * 0x9e3779b1u >> (32 - TUNNEL_SLOT_BITS);
 
 	return bpf_map_lookup_elem(&tunnel_slots, &slot);
 }
 
 inline_always _Bool tunnel_is_at(const struct tunnel_slot *slot, const __be32 source[4])
 {
-	return slot->address[0] == source[0] && slot->address[1] == source[1] && slot->address[2] == source[2] && slot->address[3] == source[3] &&
-	       (source[0] || source[1] || source[2] || source[3]);
+	return slot->address[0] == source[0] && slot->address[1] == source[1] && slot->address[2] == source[2] &&
+	       slot->address[3] == source[3] && (source[0] || source[1] || source[2] || source[3]);
 }
 
 inline_always _Bool tunnel_accept(const __be32 source[4])

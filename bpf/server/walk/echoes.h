@@ -19,8 +19,9 @@ struct bpf_iter__tcp {
 	__bpf_md_ptr(struct sock_common *, sk_common);
 };
 
-/* Walks the TCP sockets of this network namespace and writes for each living connection with a cookie one byte: the parity of the
- * epoch that its client has echoed last. By the sockets and not by hold_backs: some kernels refuse iterators of storage (EPERM). */
+/* Walks the TCP sockets of this network namespace and writes for each living connection with a cookie one byte: the
+ * parity of the epoch that its client has echoed last. By the sockets and not by hold_backs: some kernels refuse
+ * iterators of storage (EPERM). */
 inline_always int echoes_write(struct bpf_iter__tcp *ctx)
 {
 	struct tcp_sock *tcp = ctx->sk_common ? bpf_skc_to_tcp_sock(ctx->sk_common) : 0;

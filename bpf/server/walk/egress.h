@@ -6,6 +6,7 @@
 #include "wire/parse.h"
 #include "wire/timestamp.h"
 #include "server/agent.h"
+#include "server/verdict.h"
 #include "server/socket/socket.h"
 #include "server/flow/flow.h"
 #include "server/timestamp/begin.h"
@@ -19,9 +20,9 @@
 
 inline_always enum agent_verdict no_timestamp(const struct flow *f)
 {
-	return f->search == TIMESTAMP_AUTHENTICATED ? EGRESS_UNMARKED_AUTHENTICATED :
-	       f->tcp_flags & TCP_FLAG_RST_BIT	    ? EGRESS_RESET_NO_TIMESTAMP :
-						      EGRESS_NO_TIMESTAMP;
+	return f->search == TIMESTAMP_AUTHENTICATED ? EGRESS_UNMARKED_AUTHENTICATED
+	       : f->tcp_flags & TCP_FLAG_RST_BIT    ? EGRESS_RESET_NO_TIMESTAMP
+						    : EGRESS_NO_TIMESTAMP;
 }
 
 /* With a socket and its storage nothing else has to be looked up. */
@@ -49,14 +50,15 @@ inline_always enum agent_verdict mark_connection(struct __sk_buff *skb, struct f
 		if (h->state != HOLD_BACK_MARKED) {
 			if (f->tcp_flags & TCP_FLAG_FIN_BIT)
 				mark_remember(f, 0, 1);
-			return h->state == HOLD_BACK_UNMARKED_USEC ? EGRESS_UNMARKED_USEC :
-								     EGRESS_UNMARKED_OLDER_THAN_AGENT;
+			return h->state == HOLD_BACK_UNMARKED_USEC ? EGRESS_UNMARKED_USEC
+								   : EGRESS_UNMARKED_OLDER_THAN_AGENT;
 		}
 	}
 	w = hold_back_forward(h, t, &held) << (h->cookie_bits & 31) | h->cookie;
 	delta = h->delta;
 	if (f->tcp_flags & TCP_FLAG_FIN_BIT ||
-	    (held && (full->state == SOCKET_FIN_WAIT1 || full->state == SOCKET_FIN_WAIT2 || full->state == SOCKET_CLOSING)))
+	    (held &&
+	     (full->state == SOCKET_FIN_WAIT1 || full->state == SOCKET_FIN_WAIT2 || full->state == SOCKET_CLOSING)))
 		mark_remember(f, delta, 0);
 	rewrite(skb, f, TO_CLIENT, bpf_htonl(w));
 	if ((h->behind || h->generation != now) && renew(skb, f, full))
@@ -67,8 +69,8 @@ inline_always enum agent_verdict mark_connection(struct __sk_buff *skb, struct f
 }
 
 /* SYN-ACKs, SYN cookies, and answers for requests and TIME_WAIT: the clock alone, unless something is remembered. */
-static __noinline enum agent_verdict mark_without_storage(struct __sk_buff *skb, struct flow *f, const struct served *served,
-						      struct bpf_sock *sk)
+static __noinline enum agent_verdict mark_without_storage(struct __sk_buff *skb, struct flow *f,
+							  const struct served *served, struct bpf_sock *sk)
 {
 	int column = served->flags & SERVED_HISTORY ? column_find(f) : 0;
 	enum agent_verdict verdict = column < 0 ? EGRESS_MARKED_UNKNOWN_COLUMN : EGRESS_MARKED_SYN_ACK;
@@ -114,23 +116,25 @@ inline_always enum agent_verdict mark(struct __sk_buff *skb)
 		full = 0;
 	if (full)
 		h = bpf_sk_storage_get(&hold_backs, full, 0, 0);
-	/* A child of a redirect onto a listener of ours has its storage, but the flow has its own. An RST leaves after its socket has
-	 * given its port back. */
+	/* A child of a redirect onto a listener of ours has its storage, but the flow has its own. An RST leaves after
+	 * its socket has given its port back. */
 	if (h && (full->src_port == bpf_ntohs(f.key.port) || (!full->src_port && h->state == HOLD_BACK_MARKED)))
 		return mark_connection(skb, &f, full, h);
 	served = served_find(&f.key);
-	if (!served || !(served->flags & (f.tcp_flags & TCP_FLAG_SYN_BIT ? SERVED_COOKIE : SERVED_COOKIE | SERVED_RETIRED)))
+	if (!served ||
+	    !(served->flags & (f.tcp_flags & TCP_FLAG_SYN_BIT ? SERVED_COOKIE : SERVED_COOKIE | SERVED_RETIRED)))
 		return EGRESS_NOT_SERVED;
 	if (flow_find_timestamp(&f, skb) != TIMESTAMP_FOUND) {
 		verdict = no_timestamp(&f);
-		if (verdict == EGRESS_RESET_NO_TIMESTAMP && served->flags & SERVED_TAKES_OVER && (!full || full->type != SOCKET_TYPE_STREAM) &&
-		    was_taken_over(skb, served, &f))
+		if (verdict == EGRESS_RESET_NO_TIMESTAMP && served->flags & SERVED_TAKES_OVER &&
+		    (!full || full->type != SOCKET_TYPE_STREAM) && was_taken_over(skb, served, &f))
 			return EGRESS_RESET_TAKEN_OVER;
 		return verdict;
 	}
 	if (rewritten_before(skb, &f, TO_CLIENT))
 		return is_renewing() ? EGRESS_COPIED : EGRESS_MARKED_ABOVE;
-	if (is_translated(skb, &f, sk, full) || (!sk && f.tcp_flags & TCP_FLAG_SYN_BIT && is_translated_cookie(skb, &f))) {
+	if (is_translated(skb, &f, sk, full) ||
+	    (!sk && f.tcp_flags & TCP_FLAG_SYN_BIT && is_translated_cookie(skb, &f))) {
 		if (h) /* its listener's, as the kernel copied it */
 			h->state = HOLD_BACK_TRANSLATED;
 		if (!(f.tcp_flags & TCP_FLAG_SYN_BIT))
@@ -141,7 +145,8 @@ inline_always enum agent_verdict mark(struct __sk_buff *skb)
 	/* The kernel's own sockets, which answer for TIME_WAIT before 6.13, are raw. */
 	if (!full || full->type != SOCKET_TYPE_STREAM)
 		return mark_without_storage(skb, &f, served, sk);
-	if (!(f.tcp_flags & TCP_FLAG_SYN_BIT) && !begins_now(socket_address(full), served, bpf_ntohl(f.value), skb->gso_segs)) {
+	if (!(f.tcp_flags & TCP_FLAG_SYN_BIT) &&
+	    !begins_now(socket_address(full), served, bpf_ntohl(f.value), skb->gso_segs)) {
 		if (f.tcp_flags & TCP_FLAG_FIN_BIT)
 			mark_remember(&f, 0, 1);
 		return EGRESS_UNMARKED_OLDER_THAN_AGENT;

@@ -6,6 +6,7 @@
 #include "wire/parse.h"
 #include "wire/timestamp.h"
 #include "server/agent.h"
+#include "server/verdict.h"
 #include "server/socket/socket.h"
 #include "server/flow/flow.h"
 #include "server/timestamp/orphan.h"
@@ -62,10 +63,13 @@ inline_always enum agent_verdict restore(struct __sk_buff *skb)
 		goto out;
 	}
 	if (sk->state == SOCKET_NEW_SYN_RECV) {
-		verdict = served->flags & SERVED_TAKES_OVER && echoes_beginning(served, &f) ? reset_old(skb, sk, served, &f) : AGENT_CONTINUE;
+		verdict = served->flags & SERVED_TAKES_OVER && echoes_beginning(served, &f)
+				  ? reset_old(skb, sk, served, &f)
+				  : AGENT_CONTINUE;
 		if (verdict == AGENT_CONTINUE)
 			verdict = restore_request(sk, served, &f, &restored);
-	} else if (sk->state == SOCKET_LISTEN && served->flags & SERVED_TAKES_OVER && (verdict = take_over(skb, sk, served, &f, &restored)) != AGENT_CONTINUE) {
+	} else if (sk->state == SOCKET_LISTEN && served->flags & SERVED_TAKES_OVER &&
+		   (verdict = take_over(skb, sk, served, &f, &restored)) != AGENT_CONTINUE) {
 		connected = 1;
 	} else if (sk->state == SOCKET_LISTEN) { /* which need not be who gets it */
 		verdict = restore_translated(served, &f, &restored);
@@ -89,7 +93,8 @@ inline_always enum agent_verdict restore(struct __sk_buff *skb)
 out:
 	if (verdict >= INGRESS_RESTORED_REQUEST && verdict <= INGRESS_RESTORED_TRANSLATED)
 		rewrite(skb, &f, FROM_CLIENT, bpf_htonl(restored));
-	if (!connected && (verdict == INGRESS_NO_SOCKET || verdict == INGRESS_BAD_COOKIE) && is_first_orphan(skb, served, &f))
+	if (!connected && (verdict == INGRESS_NO_SOCKET || verdict == INGRESS_BAD_COOKIE) &&
+	    is_first_orphan(skb, served, &f))
 		return INGRESS_DROPPED_STRAY;
 	return verdict;
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* restore.h - restores TSecr by the state of the socket: a request, a listener, TIME_WAIT, a connection. Functions off the common path are not
- * inlined: packets meet cold caches, and the common path shall be short. */
+/* restore.h - restores TSecr by the state of the socket: a request, a listener, TIME_WAIT, a connection. Functions off
+ * the common path are not inlined: packets meet cold caches, and the common path shall be short. */
 #pragma once
 
 #include "wire/kernel.h"
 #include "server/agent.h"
+#include "server/verdict.h"
 #include "server/socket/socket.h"
 #include "server/flow/flow.h"
 #include "server/timestamp/begin.h"
@@ -15,8 +16,8 @@
 #include "server/takeover/reset_old.h"
 
 /* A connection request: the packet that completes the handshake passes here. */
-static __noinline enum agent_verdict restore_request(struct bpf_sock *sk, const struct served *served, const struct flow *f,
-						 __u32 *restored)
+static __noinline enum agent_verdict restore_request(struct bpf_sock *sk, const struct served *served,
+						     const struct flow *f, __u32 *restored)
 {
 	const struct tcp_request_sock *request = socket_address(sk);
 	struct exception exception = { .unmarked = 1, .handshake_echo = f->echo };
@@ -47,8 +48,9 @@ static __noinline enum agent_verdict restore_request(struct bpf_sock *sk, const 
 }
 
 /* The client echoes a SYN cookie. The kernel needs only the low bits of its timestamp, which have the options. */
-static __noinline enum agent_verdict restore_syn_cookie(struct __sk_buff *skb, struct bpf_sock *sk, const struct served *served,
-						    const struct flow *f, __u32 *restored)
+static __noinline enum agent_verdict restore_syn_cookie(struct __sk_buff *skb, struct bpf_sock *sk,
+							const struct served *served, const struct flow *f,
+							__u32 *restored)
 {
 	struct bpf_sock *listener = bpf_get_listener_sock(sk);
 	__u32 w = bpf_ntohl(f->echo);
@@ -70,7 +72,7 @@ static __noinline enum agent_verdict restore_syn_cookie(struct __sk_buff *skb, s
 }
 
 static __noinline enum agent_verdict restore_time_wait(struct bpf_sock *sk, const struct served *served,
-						   const struct flow *f, __u32 *restored)
+						       const struct flow *f, __u32 *restored)
 {
 	const struct tcp_timewait_sock *socket = socket_address(sk);
 	const struct exception *exception;
@@ -93,7 +95,8 @@ static __noinline enum agent_verdict restore_time_wait(struct bpf_sock *sk, cons
 	return INGRESS_RESTORED_TIME_WAIT;
 }
 
-static __noinline enum agent_verdict restore_unmarked(struct __sk_buff *skb, struct bpf_sock *sk, const struct served *served, const struct flow *f)
+static __noinline enum agent_verdict restore_unmarked(struct __sk_buff *skb, struct bpf_sock *sk,
+						      const struct served *served, const struct flow *f)
 {
 	enum agent_verdict verdict = AGENT_CONTINUE;
 
@@ -102,8 +105,8 @@ static __noinline enum agent_verdict restore_unmarked(struct __sk_buff *skb, str
 	return verdict == AGENT_CONTINUE ? INGRESS_UNMARKED : verdict;
 }
 
-inline_always enum agent_verdict restore_connection(struct __sk_buff *skb, struct bpf_sock *sk, const struct served *served,
-						    const struct flow *f, __u32 *restored)
+inline_always enum agent_verdict restore_connection(struct __sk_buff *skb, struct bpf_sock *sk,
+						    const struct served *served, const struct flow *f, __u32 *restored)
 {
 	struct bpf_sock *full = bpf_sk_fullsock(sk);
 	__u32 w = bpf_ntohl(f->echo);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* tunnel.h - an encapsulated packet: is it for this host, and for a connection here? Delivers it, or forwards it to the next stop. */
+/* tunnel.h - an encapsulated packet: is it for this host, and for a connection here? Delivers it, or forwards it to the
+ * next stop. */
 #pragma once
 
 #include "wire/kernel.h"
@@ -7,6 +8,7 @@
 #include "wire/parse.h"
 #include "wire/tunnel.h"
 #include "server/agent.h"
+#include "server/verdict.h"
 #include "server/accept/accept.h"
 #include "server/accept/deliver.h"
 #include "server/tunnel/forward.h"
@@ -31,8 +33,8 @@ inline_always enum agent_verdict recognise(struct xdp_md *ctx, struct tunnel *t,
 	p->l3 = t->inner & 255;
 	parsed = t->inner_ipv6 ? parse_ipv6(p, data, end) : parse_ipv4(p, data, end);
 	if (parsed == PARSED)
-		parsed = p->l3 + p->length > length || p->l4 - p->l3 > p->length ? PARSE_MALFORMED :
-										   parse_ports(p, data, end);
+		parsed = p->l3 + p->length > length || p->l4 - p->l3 > p->length ? PARSE_MALFORMED
+										 : parse_ports(p, data, end);
 	if (parsed == PARSE_MALFORMED)
 		return DROPPED_MALFORMED_TUNNEL;
 	__builtin_memcpy(key.address, p->destination, sizeof(key.address));
@@ -47,8 +49,8 @@ inline_always enum agent_verdict recognise(struct xdp_md *ctx, struct tunnel *t,
 }
 
 /* AGENT_CONTINUE: a packet with stops stays here. */
-inline_always enum agent_verdict stop_here(struct xdp_md *ctx, const struct tunnel *t, const struct packet *p, const struct served *served,
-					   enum agent_verdict *delivered, int *action)
+inline_always enum agent_verdict stop_here(struct xdp_md *ctx, const struct tunnel *t, const struct packet *p,
+					   const struct served *served, enum agent_verdict *delivered, int *action)
 {
 	_Bool choices = served && served->flags & SERVED_CHOICES, is_new = choices && deliver_is_syn(p);
 	enum agent_verdict verdict;
@@ -63,7 +65,9 @@ inline_always enum agent_verdict stop_here(struct xdp_md *ctx, const struct tunn
 	verdict = forward_tunnel(ctx, t, action);
 	if (!is_new)
 		return verdict;
-	return verdict == HANDED_ON ? passed_on_at(t->column) : verdict == DROPPED_MALFORMED_TUNNEL ? verdict : AGENT_CONTINUE;
+	return verdict == HANDED_ON		     ? passed_on_at(t->column)
+	       : verdict == DROPPED_MALFORMED_TUNNEL ? verdict
+						     : AGENT_CONTINUE;
 }
 
 inline_always enum agent_verdict handle_tunnel(struct xdp_md *ctx, int *action)

@@ -1,6 +1,6 @@
-/* quic_fork.c - forks while another thread draws a connection id, and while one was handed out last; then looks for the key in the
- * stack of a thread that has read the file. The library is preloaded; stat is what it looks at the file by, so the hook in here is
- * called with the library's lock held. */
+/* quic_fork.c - forks while another thread draws a connection id, and while one was handed out last; then looks for the
+ * key in the stack of a thread that has read the file. The library is preloaded; stat is what it looks at the file by,
+ * so the hook in here is called with the library's lock held. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -79,7 +79,10 @@ static int draws(void)
 	return draw(id, ID_LENGTH) != 1;
 }
 
-static int has_none(void) { return cookie_is(last); }
+static int has_none(void)
+{
+	return cookie_is(last);
+}
 
 int main(int count, char **arguments)
 {
@@ -89,7 +92,8 @@ int main(int count, char **arguments)
 	char *stack;
 	int status;
 
-	if (count != 4 || !dlopen("libcrypto.so.3", RTLD_NOW | RTLD_GLOBAL) || !(draw = dlsym(RTLD_DEFAULT, "RAND_bytes")))
+	if (count != 4 || !dlopen("libcrypto.so.3", RTLD_NOW | RTLD_GLOBAL) ||
+	    !(draw = dlsym(RTLD_DEFAULT, "RAND_bytes")))
 		return 10;
 	followed = arguments[1];
 	if (draw(last, ID_LENGTH) != 1)

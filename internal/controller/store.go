@@ -64,6 +64,7 @@ func openStore(
 		peering.Join = func(ctx context.Context) ([]etcd.Peer, error) {
 			return members.Join(ctx, o.Log, o.Join, credentials, address, ports.Nonce())
 		}
+		peering.List = func(ctx context.Context) ([]etcd.Peer, error) { return members.List(ctx, o.Join, credentials) }
 	}
 	s, err = etcd.Embed(ctx, etcd.EmbedOptions{
 		DataDir: o.DataDir, Name: credentials.Identity().Name, Peering: peering, Log: o.Log,

@@ -159,11 +159,7 @@ func Join(ctx context.Context, log *slog.Logger, others []string, credentials *p
 		cancel()
 		switch code := connect.CodeOf(err); {
 		case err == nil:
-			var peers []etcd.Peer
-			for _, c := range answer.Controllers {
-				peers = append(peers, etcd.Peer{Name: c.Name, Address: c.Address})
-			}
-			return peers, nil
+			return membersFromProto(answer.Controllers), nil
 		case code != connect.CodeUnavailable && code != connect.CodeUnknown && code != connect.CodeDeadlineExceeded:
 			return nil, fmt.Errorf("join the controllers: %w", err)
 		}
@@ -179,4 +175,20 @@ func Join(ctx context.Context, log *slog.Logger, others []string, credentials *p
 			return nil, ctx.Err()
 		}
 	}
+}
+
+// List asks controllers for the members of the store.
+func List(ctx context.Context, others []string, credentials *pki.Credentials) ([]etcd.Peer, error) {
+	answer, err := api.NewControllersClient(others, credentials.Client()).ListControllers(ctx, &ballastv1.ListControllersRequest{})
+	if err != nil {
+		return nil, err
+	}
+	return membersFromProto(answer.Controllers), nil
+}
+
+func membersFromProto(list []*ballastv1.ControllerMember) (peers []etcd.Peer) {
+	for _, c := range list {
+		peers = append(peers, etcd.Peer{Name: c.Name, Address: c.Address})
+	}
+	return peers
 }

@@ -40,6 +40,8 @@ type Peering struct {
 	Caller func(r *http.Request) string
 	// Join asks the others to add this controller, which has no data, and returns all of them; nil: it is the first of its fleet.
 	Join func(ctx context.Context) ([]Peer, error)
+	// List asks the others for the members; nil: they are not known. The answer must be linearizable.
+	List func(ctx context.Context) ([]Peer, error)
 }
 
 // Peer is a member of the cluster.
@@ -65,6 +67,7 @@ const (
 
 	bootstrapAttempts = 5 // of joining, while others join or leave at the same time
 	waitingAfter      = 10 * time.Second
+	listInterval      = time.Second
 	behindEntries     = 1000
 )
 
@@ -224,6 +227,8 @@ func initialCluster(name, address string, peers []Peer) string {
 // ready waits until the member takes part. One by itself does soon, or never; one of several waits for the others.
 func (s *starting) ready(ctx context.Context, server *embed.Etcd) error {
 	waiting := time.After(waitingAfter)
+	listing := time.NewTicker(listInterval)
+	defer listing.Stop()
 	var late <-chan time.Time
 	if len(server.Server.Cluster().Members()) <= 1 {
 		late = time.After(startTimeout)
@@ -240,10 +245,27 @@ func (s *starting) ready(ctx context.Context, server *embed.Etcd) error {
 			return ctx.Err()
 		case <-late:
 			return fmt.Errorf("etcd was not ready within %v: is the disk slow or full?", startTimeout)
+		case <-listing.C:
+			if s.removedUnseen(ctx, server) {
+				return ErrRemoved
+			}
 		case <-waiting:
 			s.options.Log.Warn("this controller waits for the others: most of them must run", "controllers", voters(server))
 		}
 	}
+}
+
+// removedUnseen reports whether the others have removed this member before they sent it anything. etcd does not find out: it connects to
+// those alone that it has entries about.
+func (s *starting) removedUnseen(ctx context.Context, server *embed.Etcd) bool {
+	p := s.options.Peering
+	if p == nil || p.List == nil || server.Server.Cluster().Member(server.Server.MemberID()) != nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	members, err := p.List(ctx)
+	return err == nil && !slices.ContainsFunc(members, func(m Peer) bool { return m.Address == p.Address })
 }
 
 // promoted makes a member that is catching up one that counts, and has it known by its address of now.

@@ -56,8 +56,8 @@ type Options struct {
 
 const agePeriod = time.Minute
 
-// Run serves nodes and ctl until told ends.
-func Run(told context.Context, o Options) (err error) {
+// Run serves nodes and ctl until parent ends.
+func Run(parent context.Context, o Options) (err error) {
 	credentials, err := pki.Load(o.TLSDir, o.Name, pki.Controller)
 	if err != nil {
 		return err
@@ -74,7 +74,7 @@ func Run(told context.Context, o Options) (err error) {
 	}
 	defer page.close()
 	defer func() { o.noteEnd(credentials, err) }()
-	ctx, cancel := context.WithCancelCause(told)
+	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
 	stopServing := ports.Serve(cancel)
 	defer stopServing()
@@ -86,9 +86,9 @@ func Run(told context.Context, o Options) (err error) {
 	}
 	cause := context.Cause(ctx)
 	switch {
-	case cause != nil && !errors.Is(cause, context.Canceled) && !errors.Is(cause, context.Cause(told)):
+	case cause != nil && !errors.Is(cause, context.Canceled) && !errors.Is(cause, context.Cause(parent)):
 		return cause
-	case told.Err() != nil && errors.Is(err, told.Err()):
+	case parent.Err() != nil && errors.Is(err, parent.Err()):
 		return nil // it was told to stop
 	}
 	return err

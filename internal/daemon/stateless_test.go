@@ -226,7 +226,7 @@ func TestAnAgentWithoutItsStateTouchesNothingUntilItIsToldOne(t *testing.T) {
 	if !strings.Contains(strings.Join(alone.Problems, "\n"), "no controller is connected") || len(alone.Echoes) > 0 {
 		t.Errorf("an agent that was told nothing: %+v", alone)
 	}
-	h.expectProblems("told nothing", "is not ready: no controller has said yet", "no controller is connected")
+	h.expectProblems("told nothing", "is not ready: no controller has sent yet", "no controller is connected")
 	require(t, h.space.AddAddress("eth0", netip.MustParsePrefix("10.9.0.77/24")))
 	exchange(t, conn)
 	exchange(t, h.dial())

@@ -38,7 +38,7 @@ func TestALoadBalancerIsStartedForSystemdWithoutControllers(t *testing.T) {
 		}
 	}()
 	h.start()
-	missing := []string{"STATUS=not ready: no controller has said yet what to forward", "READY=1"} // in any order
+	missing := []string{"STATUS=not ready: no controller has sent a state yet", "READY=1"} // in any order
 	await.Value(t, said, "systemd is told "+strings.Join(missing, ", "), func(message string) bool {
 		missing = slices.DeleteFunc(missing, func(beginning string) bool { return strings.HasPrefix(message, beginning) })
 		return len(missing) == 0

@@ -383,7 +383,7 @@ func TestAnAgentThatWasToldNothingHasNoWrongIdentity(t *testing.T) {
 	f := healthyFacts(RoleAgent)
 	f.File = fileFacts{Running: true}
 	f.Daemon.ByControllers, f.Daemon.Ready, f.Daemon.Path = true, false, ""
-	f.Daemon.NotReady = []string{"no controller has said yet what this host serves, and no state was kept"}
+	f.Daemon.NotReady = []string{"no controller has sent yet what this host serves, and no state was kept"}
 	f.Daemon.Problems = f.Daemon.NotReady
 	for _, found := range findings(f) {
 		if found.Severity == Problem && found.Check != "daemon" || found.Check == "state" {

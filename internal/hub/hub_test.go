@@ -173,7 +173,7 @@ func TestOnlyNodesWithTheirOwnCertificateAndOurVersionJoin(t *testing.T) {
 		code        connect.Code
 		why         []string
 	}{
-		"other version": {lb, is(func(h *ballastv1.Hello) { h.Protocol = 2 }), connect.CodeFailedPrecondition, []string{"protocol 2", "speaks 1", "9.9.9", "1.2.3"}},
+		"other version": {lb, is(func(h *ballastv1.Hello) { h.Protocol = 2 }), connect.CodeFailedPrecondition, []string{"protocol 2", "has 1", "9.9.9", "1.2.3"}},
 		"other role":    {lb, is(func(h *ballastv1.Hello) { h.Role = "agent" }), connect.CodePermissionDenied, []string{"role lb, not agent"}},
 		"other name":    {lb, is(func(h *ballastv1.Hello) { h.Name = "lb2" }), connect.CodePermissionDenied, []string{"lb lb1, not for lb2"}},
 		"long words":    {lb, is(func(h *ballastv1.Hello) { h.Version = strings.Repeat("1", 1<<20) }), connect.CodeInvalidArgument, []string{"more than 256 bytes"}},

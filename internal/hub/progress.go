@@ -61,6 +61,6 @@ func (p *progress) aheadProblem(now time.Time, known uint64) string {
 	if p.reported <= known || now.Sub(p.ahead) <= behindTime {
 		return ""
 	}
-	return fmt.Sprintf("it reports revision %d, and this controller knows none after %d: this controller does not hear the others, or somebody else has the node's certificate (\"Lost key\" in docs/run/operate.md)",
+	return fmt.Sprintf("it reports revision %d, and this controller knows none after %d: this controller does not hear the others, or another host has the node's certificate (\"Lost key\" in docs/run/operate.md)",
 		p.reported, known)
 }

@@ -121,7 +121,7 @@ func (t *tunnelSources) problem(s *subscriber) string {
 	if !s.isLB() || !t.silent(s.identity.Name) {
 		return ""
 	}
-	return "it tells no address that its tunnels come from, so agents accept tunnels from every address: upgrade it or, if nobody knows it, see \"Lost key\" in docs/run/operate.md"
+	return "it reports no address that its tunnels come from, so agents accept tunnels from every address: upgrade it or, if nobody knows it, see \"Lost key\" in docs/run/operate.md"
 }
 
 // addOwners adds the load balancers' own addresses.

@@ -133,7 +133,7 @@ func (s *streams) admit(conn *stream, c *call) (*peer, *refusal) {
 		return nil, &refusal{"hello", connect.CodeInvalidArgument, fmt.Sprintf("a name, role or version in Hello has more than %d bytes", helloBytes)}
 	case hello.Protocol != api.ControlProtocol:
 		return nil, &refusal{"version", connect.CodeFailedPrecondition, fmt.Sprintf(
-			"%s (version %s) speaks protocol %d of control, controller %s (version %s) speaks %d: upgrade the older one",
+			"%s (version %s) has protocol %d of control, controller %s (version %s) has %d: upgrade the older one",
 			identity.Name, hello.Version, hello.Protocol, s.options.Name, s.options.Version, api.ControlProtocol)}
 	case hello.Role != string(identity.Role):
 		return nil, &refusal{"role", connect.CodePermissionDenied,

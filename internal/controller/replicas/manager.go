@@ -128,10 +128,10 @@ func (m *Manager) logChange(before, after *replica.Members) {
 		return
 	}
 	was, is := before.Current(), after.Current()
-	var came, gone, again []string
+	var arrived, gone, again []string
 	for _, member := range is {
 		if old, on := was.Find(member.Node); !on {
-			came = append(came, nameOf(after, member.Node))
+			arrived = append(arrived, nameOf(after, member.Node))
 		} else if old.Life != member.Life {
 			again = append(again, nameOf(after, member.Node))
 		}
@@ -145,7 +145,7 @@ func (m *Manager) logChange(before, after *replica.Members) {
 	for _, list := range []struct {
 		what  string
 		names []string
-	}{{"joined", came}, {"left", gone}, {"lost its entries", again}} {
+	}{{"joined", arrived}, {"left", gone}, {"lost its entries", again}} {
 		if len(list.names) > 0 {
 			args = append(args, list.what, list.names)
 		}
@@ -167,11 +167,11 @@ func (m *Manager) publish(now *documents.Snapshot, starts map[string][]*ballastv
 	list := members.Current()
 	for i := range members.Nodes {
 		node := &members.Nodes[i]
-		told := &ballastv1.ReplicaNode{Number: uint32(node.Number), Name: node.Name, Address: node.Address.String(), Incarnation: node.Incarnation}
+		sent := &ballastv1.ReplicaNode{Number: uint32(node.Number), Name: node.Name, Address: node.Address.String(), Incarnation: node.Incarnation}
 		if member, on := list.Find(node.Number); on {
-			told.OnRing, told.Life, told.Position = true, member.Life, uint32(member.At)
+			sent.OnRing, sent.Life, sent.Position = true, member.Life, uint32(member.At)
 		}
-		view.Nodes = append(view.Nodes, told)
+		view.Nodes = append(view.Nodes, sent)
 	}
 	m.o.Hub.Topics.SetReplicas(view, starts)
 }

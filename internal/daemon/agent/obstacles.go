@@ -32,7 +32,7 @@ func (r *reconciler) obstacles() (found, problems []string) {
 	case !r.known && r.unnamed:
 		found = append(found, r.whyUnnamed()+"; what an earlier process left goes on untouched")
 	case !r.known:
-		found = append(found, "no controller has said yet what this host serves, and no state was kept: what an earlier process left, if anything, goes on untouched")
+		found = append(found, "no controller has sent yet what this host serves, and no state was kept: what an earlier process left, if anything, goes on untouched")
 	case !r.serving.Any():
 		found = append(found, r.whyUnnamed())
 	}

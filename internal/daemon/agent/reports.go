@@ -50,8 +50,8 @@ func (p reports) withoutEchoes() api.AgentStatus {
 	}
 	p.tunnels.Do(func(t *tunnels.Tunnels) {
 		status.Tunnels = t.Status(time.Now())
-		if stranger := t.Problem(time.Now()); stranger != "" {
-			status.Problems = append(status.Problems, stranger)
+		if problem := t.Problem(time.Now()); problem != "" {
+			status.Problems = append(status.Problems, problem)
 		}
 	})
 	if p.client != nil {

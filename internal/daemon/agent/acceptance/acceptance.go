@@ -100,7 +100,7 @@ func (a *Loads) countLive() {
 	}
 	if alone := err != nil; alone != a.alone {
 		if a.alone = alone; alone {
-			a.log.Warn("the kernel does not tell of each connection: they are counted now and then", "every", sweepAlone, "error", err)
+			a.log.Warn("the kernel does not report each connection: they are counted now and then", "every", sweepAlone, "error", err)
 		}
 	}
 }
@@ -232,7 +232,7 @@ func (a *Loads) polled(r poll.Result) {
 	} else if a.silent[r.Service]++; a.silent[r.Service] < silenceMax {
 		return
 	} else if a.silent[r.Service] == silenceMax {
-		a.log.Warn("an application does not tell its load: connections go to others that may take them", "service", r.Service, "error", r.Err)
+		a.log.Warn("an application does not report its load: connections go to others that may take them", "service", r.Service, "error", r.Err)
 	}
 	if err := a.path.SetLoad(a.choices[at].Acceptance, busy); err != nil {
 		a.log.Error("load not updated", "service", r.Service, "error", err)
@@ -294,7 +294,7 @@ func (a *Loads) Problems() (problems []string) {
 		case by == model.AcceptByConnections && a.uncounted != "":
 			problems = append(problems, fmt.Sprintf("connections of %s are not counted: %s", name, a.uncounted))
 		case by == model.AcceptByConnections && a.alone:
-			problems = append(problems, fmt.Sprintf("connections of %s are counted every %s only: the kernel does not tell of each (CONFIG_BPF_EVENTS)", name, sweepAlone))
+			problems = append(problems, fmt.Sprintf("connections of %s are counted every %s only: the kernel does not report each (CONFIG_BPF_EVENTS)", name, sweepAlone))
 		case by == model.AcceptByCPU && a.strainBad != "":
 			problems = append(problems, fmt.Sprintf("load of %s: %s", name, a.strainBad))
 		case by == model.AcceptByEndpoint && a.silent[name] >= silenceMax:

@@ -67,9 +67,9 @@ func (j *Joins) Follow() {
 	switch {
 	case slices.Equal(before, j.Problems):
 	case len(j.Problems) == 0:
-		j.log.Info("clients with MPTCP are told where to join", "at", j.Wanted)
+		j.log.Info("clients with MPTCP are sent the address to join", "at", j.Wanted)
 	default:
-		j.log.Warn("clients with MPTCP are not told where to join", "problems", j.Problems)
+		j.log.Warn("clients with MPTCP are not sent the address to join", "problems", j.Problems)
 	}
 }
 
@@ -262,7 +262,7 @@ func (j *Joins) load() (fileContent, error) {
 		return nil, err
 	}
 	if err := json.Unmarshal(content, &all); err != nil {
-		j.log.Error("what agents have told the kernel of MPTCP is not known: `ip mptcp endpoint show`", "file", j.path(), "error", err)
+		j.log.Error("what agents have configured in the kernel for MPTCP is not known: `ip mptcp endpoint show`", "file", j.path(), "error", err)
 		return fileContent{}, nil
 	}
 	if all == nil { // null is valid, too

@@ -17,8 +17,8 @@ import (
 
 // Implementation constants of problems about strangers' tunnels.
 const (
-	strangerLife   = 10 * time.Minute // the last one is a problem for so long
-	strangerPeriod = 10 * time.Second // it is not called by another name more often: a flood has a new one for every packet
+	foreignLife   = 10 * time.Minute // the last one is a problem for so long
+	foreignPeriod = 10 * time.Second // it is not called by another name more often: a flood has a new one for every packet
 )
 
 // Tunnels are those of load balancers, and of others.
@@ -149,7 +149,7 @@ func (t *Tunnels) notice(found server.TunnelNotes, now time.Time) (more bool) {
 	if !more {
 		return false
 	}
-	if t.seen = now; now.Sub(t.namedAt) >= strangerPeriod {
+	if t.seen = now; now.Sub(t.namedAt) >= foreignPeriod {
 		t.named, t.namedAt = found.Last, now
 	}
 	return true
@@ -190,7 +190,7 @@ func (t *Tunnels) limitBegins(now time.Time) string {
 
 // Problem names tunnels of strangers lately: a load balancer may be lacking. Empty: there were none.
 func (t *Tunnels) Problem(now time.Time) string {
-	if t.seen.IsZero() || now.Sub(t.seen) > strangerLife || t.limit == server.TunnelsOfAnybody || slices.Contains(t.from, t.named) {
+	if t.seen.IsZero() || now.Sub(t.seen) > foreignLife || t.limit == server.TunnelsOfAnybody || slices.Contains(t.from, t.named) {
 		return ""
 	}
 	found, remedy := "are dropped (dropped_foreign_source)", "add it to tunnels_from in the file"

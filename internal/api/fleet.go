@@ -13,8 +13,8 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/machine/health"
-	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/machine/rotation"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
@@ -34,8 +34,8 @@ type Desired interface {
 	// History returns the last changes, oldest first.
 	History(ctx context.Context) ([]*ballastv1.FleetChange, error)
 	// Change carries an edit out: the edited copy gets its defaults, is checked, and becomes what is wanted; changes tells how it
-	// differs (node.Diff). The errors of edit are returned as they are. A dry run only tells.
-	Change(ctx context.Context, dryRun bool, edit node.Edit) (changes []string, revision uint64, err error)
+	// differs (fleet.Diff). The errors of edit are returned as they are. A dry run only tells.
+	Change(ctx context.Context, dryRun bool, edit fleet.Edit) (changes []string, revision uint64, err error)
 	// Forget gives up a removed server and its id; connect.CodeNotFound if there is none of that name.
 	Forget(ctx context.Context, service, server string) (changes []string, revision uint64, err error)
 	// Servers tells what is known of the servers of a service, or of all services if it is empty, removed ones that may still have
@@ -112,9 +112,9 @@ func (f *fleetAPI) ListServers(ctx context.Context, r *ballastv1.ListServersRequ
 }
 
 // change runs an edit for a client who does not want to harm anybody, or says that it is meant (force).
-func (f *fleetAPI) change(ctx context.Context, force bool, edit func(fleet *model.Fleet, removed []node.Removed) error) (*ballastv1.ChangeResponse, error) {
+func (f *fleetAPI) change(ctx context.Context, force bool, edit func(fleet *model.Fleet, removed []fleet.Removed) error) (*ballastv1.ChangeResponse, error) {
 	edited := &model.Fleet{}
-	answer, err := f.carefully(ctx, false, force, func(next *node.Node) error {
+	answer, err := f.carefully(ctx, false, force, func(next *fleet.Desired) error {
 		edited = &next.Running
 		return edit(edited, next.Removed)
 	})
@@ -123,17 +123,17 @@ func (f *fleetAPI) change(ctx context.Context, force bool, edit func(fleet *mode
 
 // carefully refuses a change that harms clients or cannot be taken back, unless force is given; a dry run tells of it. What is refused for
 // another reason is refused for that.
-func (f *fleetAPI) carefully(ctx context.Context, dryRun, force bool, edit node.Edit) (*ballastv1.ChangeResponse, error) {
+func (f *fleetAPI) carefully(ctx context.Context, dryRun, force bool, edit fleet.Edit) (*ballastv1.ChangeResponse, error) {
 	answer := &ballastv1.ChangeResponse{}
 	run := func(dryRun, force bool) (err error) {
-		answer.Changes, answer.Revision, err = f.desired.Change(ctx, dryRun, func(next *node.Node) error {
+		answer.Changes, answer.Revision, err = f.desired.Change(ctx, dryRun, func(next *fleet.Desired) error {
 			before := next.Running.Clone()
 			if err := edit(next); err != nil {
 				return err
 			}
 			after := next.Running.Clone()
 			after.ApplyDefaults()
-			if answer.Warnings = node.Dangers(&before, &after, f.unhealthy(ctx)); len(answer.Warnings) > 0 && !force {
+			if answer.Warnings = fleet.Dangers(&before, &after, f.unhealthy(ctx)); len(answer.Warnings) > 0 && !force {
 				return errDangerous
 			}
 			return nil

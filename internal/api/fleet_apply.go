@@ -12,7 +12,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
-	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -25,21 +25,21 @@ func (f *fleetAPI) Apply(ctx context.Context, r *ballastv1.ApplyRequest) (*balla
 	}
 	var risks, kept []string
 	remedy := "change keys with `ballast ctl key rotate`, apply a file without keys:, or say --force-keys"
-	answer, err := f.carefully(ctx, r.DryRun, r.Force, func(n *node.Node) error {
-		fleet, next := &n.Running, wanted.Clone()
-		next.TunnelsFrom = fleet.TunnelsFrom // is told by files alone
+	answer, err := f.carefully(ctx, r.DryRun, r.Force, func(n *fleet.Desired) error {
+		running, next := &n.Running, wanted.Clone()
+		next.TunnelsFrom = running.TunnelsFrom // is told by files alone
 		made := false
 		if r.Keys == nil {
-			next.Keys = fleet.Keys
+			next.Keys = running.Keys
 			if made = f.ensureKeys(&next); made {
 				risks, remedy = f.desired.KeyNodes().Orphans(), "say --force-keys to lose them"
 			}
 		}
 		next.MakeRoomForNodes()
-		giveNodeIDs(&next, fleet)
+		giveNodeIDs(&next, running)
 		complete := next.Clone() // ids included, which are not those that will be
 		complete.ApplyDefaults()
-		predecessors := node.Predecessors(fleet, &complete)
+		predecessors := fleet.Predecessors(running, &complete)
 		for i := range next.Services {
 			s := &next.Services[i]
 			giveIDs(s, predecessors[s.Name], n.Removed)
@@ -49,11 +49,11 @@ func (f *fleetAPI) Apply(ctx context.Context, r *ballastv1.ApplyRequest) (*balla
 			return err // with paths in the order of the request
 		}
 		if !made {
-			if len(fleet.Keys.Cookie) == 0 {
+			if len(running.Keys.Cookie) == 0 {
 				remedy = "apply the `keys:` in a load balancer's state file (docs/run/operate.md, \"Backup and restore\"), or say --force-keys to lose them"
 			}
 			nodes := f.desired.KeyNodes()
-			if risks = nodes.Risks(fleet, &next.Keys); len(fleet.Keys.Cookie) == 0 {
+			if risks = nodes.Risks(running, &next.Keys); len(running.Keys.Cookie) == 0 {
 				risks = append(risks, nodes.Unnamed(&next)...)
 			}
 		}
@@ -128,7 +128,7 @@ func inOrderOf(next *model.Fleet, predecessors map[string][]*model.Service) {
 // may have left (its connections find it again), in this service or a predecessor, else the next one that no server has, or had lately. Where no connection is
 // remembered by the id, a server of the same name keeps it, and new ones get theirs from ApplyDefaults. Cost: linear. When all ids are
 // taken it gives none, which Validate refuses.
-func giveIDs(s *model.Service, predecessors []*model.Service, removed []node.Removed) {
+func giveIDs(s *model.Service, predecessors []*model.Service, removed []fleet.Removed) {
 	known := map[netip.AddrPort]uint16{} // where -> id
 	named := map[string]uint16{}
 	taken := map[uint16]bool{} // by servers that are, or were

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
-	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -16,7 +16,7 @@ func (f *fleetAPI) PutService(ctx context.Context, r *ballastv1.PutServiceReques
 	if name == "" {
 		return nil, refusal(missing("service.name", "say which service is meant"))
 	}
-	return f.change(ctx, r.Force, func(fleet *model.Fleet, removed []node.Removed) error {
+	return f.change(ctx, r.Force, func(fleet *model.Fleet, removed []fleet.Removed) error {
 		if f.ensureKeys(fleet) && !r.Force {
 			if err := unsafe(f.desired.KeyNodes().Orphans(), "say --yes to lose them"); err != nil {
 				return err
@@ -65,7 +65,7 @@ func dropUnusableCheck(h *model.Health, m *ballastv1.Health) {
 }
 
 func (f *fleetAPI) RemoveService(ctx context.Context, r *ballastv1.RemoveServiceRequest) (*ballastv1.ChangeResponse, error) {
-	return f.change(ctx, r.Force, func(fleet *model.Fleet, _ []node.Removed) error {
+	return f.change(ctx, r.Force, func(fleet *model.Fleet, _ []fleet.Removed) error {
 		before := len(fleet.Services)
 		fleet.Services = slices.DeleteFunc(fleet.Services, func(s model.Service) bool { return s.Name == r.Service })
 		if len(fleet.Services) == before {
@@ -81,7 +81,7 @@ func (f *fleetAPI) AddServer(ctx context.Context, r *ballastv1.AddServerRequest)
 		return nil, refusal(err)
 	}
 	var id uint16
-	answer, err := f.changeService(ctx, r.Service, false, func(s *model.Service, removed []node.Removed) error {
+	answer, err := f.changeService(ctx, r.Service, false, func(s *model.Service, removed []fleet.Removed) error {
 		s.Servers = append(s.Servers, server)
 		giveIDs(s, nil, removed)
 		s.ApplyDefaults() // gives the others their ids
@@ -95,7 +95,7 @@ func (f *fleetAPI) AddServer(ctx context.Context, r *ballastv1.AddServerRequest)
 }
 
 func (f *fleetAPI) RemoveServer(ctx context.Context, r *ballastv1.ServerRequest) (*ballastv1.ChangeResponse, error) {
-	return f.changeService(ctx, r.Service, r.Force, func(s *model.Service, _ []node.Removed) error {
+	return f.changeService(ctx, r.Service, r.Force, func(s *model.Service, _ []fleet.Removed) error {
 		before := len(s.Servers)
 		s.Servers = slices.DeleteFunc(s.Servers, func(server model.Server) bool { return server.Name == r.Server })
 		if len(s.Servers) == before {
@@ -106,8 +106,8 @@ func (f *fleetAPI) RemoveServer(ctx context.Context, r *ballastv1.ServerRequest)
 }
 
 // changeService runs an edit of one service.
-func (f *fleetAPI) changeService(ctx context.Context, name string, force bool, edit func(s *model.Service, removed []node.Removed) error) (*ballastv1.ChangeResponse, error) {
-	return f.change(ctx, force, func(fleet *model.Fleet, removed []node.Removed) error {
+func (f *fleetAPI) changeService(ctx context.Context, name string, force bool, edit func(s *model.Service, removed []fleet.Removed) error) (*ballastv1.ChangeResponse, error) {
+	return f.change(ctx, force, func(fleet *model.Fleet, removed []fleet.Removed) error {
 		s := fleet.Service(name)
 		if s == nil {
 			return noService(name)
@@ -118,7 +118,7 @@ func (f *fleetAPI) changeService(ctx context.Context, name string, force bool, e
 
 // changeServer runs an edit of one server.
 func (f *fleetAPI) changeServer(ctx context.Context, service, name string, force bool, edit func(*model.Server)) (*ballastv1.ChangeResponse, error) {
-	return f.changeService(ctx, service, force, func(s *model.Service, _ []node.Removed) error {
+	return f.changeService(ctx, service, force, func(s *model.Service, _ []fleet.Removed) error {
 		server := s.Server(name)
 		if server == nil {
 			return noServer(service, name)

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
-	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/machine/rotation"
 	"github.com/ballast-lb/ballast/internal/model"
 )
@@ -44,7 +44,7 @@ func (f *fleetAPI) AddKey(ctx context.Context, r *ballastv1.AddKeyRequest) (*bal
 		}
 	}
 	answer := &ballastv1.AddKeyResponse{}
-	_, err := f.change(ctx, false, func(fleet *model.Fleet, _ []node.Removed) error {
+	_, err := f.change(ctx, false, func(fleet *model.Fleet, _ []fleet.Removed) error {
 		if len(fleet.Keys.Cookie) == 0 {
 			if err := unsafe(f.desired.KeyNodes().Orphans(), "a key is added to those that there are"); err != nil {
 				return err
@@ -82,7 +82,7 @@ func (f *fleetAPI) DropKey(ctx context.Context, r *ballastv1.KeyRequest) (*balla
 // changeKeys refuses what would break connections, unless it is forced.
 func (f *fleetAPI) changeKeys(ctx context.Context, r *ballastv1.KeyRequest, refused func(*rotation.Nodes, *model.Fleet, uint32) []string,
 	edit func(*model.Keys)) (*ballastv1.ChangeResponse, error) {
-	return f.change(ctx, true, func(fleet *model.Fleet, _ []node.Removed) error {
+	return f.change(ctx, true, func(fleet *model.Fleet, _ []fleet.Removed) error {
 		if _, ok := fleet.Keys.Cookie[r.Epoch]; !ok {
 			return connect.NewError(connect.CodeNotFound, fmt.Errorf("epoch %d has no key: see `ballast ctl key list`", r.Epoch))
 		}

@@ -9,7 +9,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
-	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -53,7 +53,7 @@ func (f *fleetAPI) AddNode(ctx context.Context, r *ballastv1.AddNodeRequest) (*b
 		return nil, refusal(err)
 	}
 	var id uint16
-	answer, err := f.change(ctx, false, func(fleet *model.Fleet, _ []node.Removed) error {
+	answer, err := f.change(ctx, false, func(fleet *model.Fleet, _ []fleet.Removed) error {
 		if fleet.Node(added.Name) != nil {
 			return exists("node", added.Name, "remove it first, or choose another name")
 		}
@@ -70,7 +70,7 @@ func (f *fleetAPI) AddNode(ctx context.Context, r *ballastv1.AddNodeRequest) (*b
 }
 
 func (f *fleetAPI) RemoveNode(ctx context.Context, r *ballastv1.NodeRequest) (*ballastv1.ChangeResponse, error) {
-	return f.change(ctx, r.Force, func(fleet *model.Fleet, _ []node.Removed) error {
+	return f.change(ctx, r.Force, func(fleet *model.Fleet, _ []fleet.Removed) error {
 		before := len(fleet.Nodes)
 		fleet.Nodes = slices.DeleteFunc(fleet.Nodes, func(n model.Node) bool { return n.Name == r.Node })
 		if len(fleet.Nodes) == before {
@@ -101,7 +101,7 @@ func (f *fleetAPI) UndrainNode(ctx context.Context, r *ballastv1.NodeRequest) (*
 }
 
 func (f *fleetAPI) setNodeState(ctx context.Context, r *ballastv1.NodeRequest, state model.ServerState) (*ballastv1.ChangeResponse, error) {
-	return f.change(ctx, r.Force, func(fleet *model.Fleet, _ []node.Removed) error {
+	return f.change(ctx, r.Force, func(fleet *model.Fleet, _ []fleet.Removed) error {
 		n := fleet.Node(r.Node)
 		if n == nil {
 			return noNode(r.Node)
@@ -112,7 +112,7 @@ func (f *fleetAPI) setNodeState(ctx context.Context, r *ballastv1.NodeRequest, s
 }
 
 func (f *fleetAPI) SetNodeHealth(ctx context.Context, r *ballastv1.SetNodeHealthRequest) (*ballastv1.ChangeResponse, error) {
-	return f.change(ctx, true, func(fleet *model.Fleet, _ []node.Removed) error {
+	return f.change(ctx, true, func(fleet *model.Fleet, _ []fleet.Removed) error {
 		dropUnusableCheck(&fleet.NodeHealth, r.Health)
 		var in input
 		in.health("node_health", &fleet.NodeHealth, r.Health)
@@ -124,7 +124,7 @@ func (f *fleetAPI) SetNodeHealth(ctx context.Context, r *ballastv1.SetNodeHealth
 }
 
 func (f *fleetAPI) SetReplicas(ctx context.Context, r *ballastv1.SetReplicasRequest) (*ballastv1.ChangeResponse, error) {
-	return f.change(ctx, r.Force, func(fleet *model.Fleet, _ []node.Removed) error {
+	return f.change(ctx, r.Force, func(fleet *model.Fleet, _ []fleet.Removed) error {
 		var in input
 		in.replicas("replicas", &fleet.Replicas, r.Replicas)
 		if len(in) > 0 {

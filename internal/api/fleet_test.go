@@ -22,7 +22,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api/apitest"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
-	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/store"
 )
 
@@ -418,7 +418,7 @@ type failing struct {
 	err error
 }
 
-func (f *failing) Change(context.Context, bool, node.Edit) ([]string, uint64, error) {
+func (f *failing) Change(context.Context, bool, fleet.Edit) ([]string, uint64, error) {
 	return nil, 0, f.err
 }
 

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -248,11 +248,11 @@ func FuzzParseNeverPanicsAndMarshalSurvives(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		fleet, err := Parse("fuzz.yaml", text)
+		parsed, err := Parse("fuzz.yaml", text)
 		if err != nil {
 			return
 		}
-		written, err := Marshal(fleet)
+		written, err := Marshal(parsed)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -260,7 +260,7 @@ func FuzzParseNeverPanicsAndMarshalSurvives(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%v\n%s", err, written)
 		}
-		if changes := node.Diff(fleet, back); len(changes) > 0 {
+		if changes := fleet.Diff(parsed, back); len(changes) > 0 {
 			t.Errorf("marshalling changed %q\n%s", changes, written)
 		}
 	})

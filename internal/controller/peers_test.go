@@ -21,7 +21,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/controller/bootstrap"
 	"github.com/ballast-lb/ballast/internal/controller/members"
 	"github.com/ballast-lb/ballast/internal/fleettest"
-	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/pki"
 	"github.com/ballast-lb/ballast/internal/store/etcd"
 )
@@ -43,7 +43,7 @@ func beginKeeper(t testing.TB, ca *fleettest.Authority, name, dir, address strin
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	k := &keeper{t, dir, address, freeAddress(t), cancel, make(chan error, 1), make(chan struct{})}
-	o := Options{Name: name, Listen: address, TLSDir: ca.Dir, DataDir: dir, Join: join, Timing: node.DefaultTiming, Version: "1.2.3", Metrics: k.metrics,
+	o := Options{Name: name, Listen: address, TLSDir: ca.Dir, DataDir: dir, Join: join, Timing: fleet.DefaultTiming, Version: "1.2.3", Metrics: k.metrics,
 		Log: fleettest.Log(t).With("controller", name), Ready: func(string) { close(k.ready) }}
 	go func() { k.ended <- Run(ctx, o); close(k.ended) }()
 	t.Cleanup(func() { cancel(); <-k.ended })

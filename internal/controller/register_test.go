@@ -26,7 +26,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
 	"github.com/ballast-lb/ballast/internal/controller/documents"
 	"github.com/ballast-lb/ballast/internal/fleettest"
-	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/pki"
 	"github.com/ballast-lb/ballast/internal/store"
 	"github.com/ballast-lb/ballast/internal/store/etcd"
@@ -46,7 +46,7 @@ func TestMain(m *testing.M) {
 		var o Options
 		err := json.Unmarshal([]byte(text), &o)
 		if err == nil {
-			o.Log, o.Timing = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})), node.DefaultTiming
+			o.Log, o.Timing = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})), fleet.DefaultTiming
 			err = Run(context.Background(), o)
 		}
 		fmt.Fprintln(os.Stderr, err)

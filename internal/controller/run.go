@@ -21,7 +21,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/systemd"
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/hub"
-	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/pki"
 	"github.com/ballast-lb/ballast/internal/store"
 )
@@ -45,7 +45,7 @@ type Options struct {
 	EtcdKey string
 	EtcdPrefix string
 	Store      store.Store // instead of both, for tests: it is not closed
-	Timing     node.Timing
+	Timing     fleet.Timing
 	Limits     hub.Limits
 	Version    string
 	Log        *slog.Logger

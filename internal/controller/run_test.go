@@ -26,7 +26,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/controller/report"
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/fleettest"
-	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/metricstest"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
@@ -49,7 +49,7 @@ func startController(t testing.TB, ca *fleettest.Authority, name, listen string,
 		ca.Issue(pki.Controller, name)
 	}
 	ready := make(chan string, 1)
-	o := Options{Name: name, Listen: listen, TLSDir: ca.Dir, Store: s, Timing: node.DefaultTiming, Version: "1.2.3", Log: fleettest.Log(t).With("controller", name),
+	o := Options{Name: name, Listen: listen, TLSDir: ca.Dir, Store: s, Timing: fleet.DefaultTiming, Version: "1.2.3", Log: fleettest.Log(t).With("controller", name),
 		Ready: func(address string) { ready <- address }}
 	if change != nil {
 		change(&o)
@@ -409,7 +409,7 @@ func TestAControllerThatIsToldToStopHasNotFailed(t *testing.T) {
 	ca := fleettest.NewAuthority(t)
 	ca.Issue(pki.Controller, "c1")
 	ctx, stop := context.WithCancelCause(t.Context())
-	o := Options{Name: "c1", TLSDir: ca.Dir, Listen: "127.0.0.1:0", Store: storetest.New(), Timing: node.DefaultTiming, Log: fleettest.Log(t),
+	o := Options{Name: "c1", TLSDir: ca.Dir, Listen: "127.0.0.1:0", Store: storetest.New(), Timing: fleet.DefaultTiming, Log: fleettest.Log(t),
 		Ready: func(string) { stop(errors.New("interrupted by SIGTERM")) }}
 	fleettest.Require(t, Run(ctx, o))
 }

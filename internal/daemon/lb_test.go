@@ -21,7 +21,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/await"
 	"github.com/ballast-lb/ballast/internal/daemon/lb"
 	"github.com/ballast-lb/ballast/internal/linux/attach"
-	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
@@ -36,7 +36,7 @@ func init() {
 	limits.Slots = 1 << 16
 	options := lb.Options{
 		Config: filepath.Join(dir, "ballast.yaml"), Instance: "test", RunDir: filepath.Join(dir, "run"), StateDir: filepath.Join(dir, "state"),
-		Name: name, Interfaces: []string{"eth0"}, XDPMode: attach.XDPAuto, Limits: limits, Timing: node.DefaultTiming, Metrics: "10.9.0.1:9435", Console: "127.0.0.1:9440", FlowLog: filepath.Join(dir, "flows.json"),
+		Name: name, Interfaces: []string{"eth0"}, XDPMode: attach.XDPAuto, Limits: limits, Timing: fleet.DefaultTiming, Metrics: "10.9.0.1:9435", Console: "127.0.0.1:9440", FlowLog: filepath.Join(dir, "flows.json"),
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}
 	if role == "greedy-lb" {

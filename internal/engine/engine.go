@@ -16,8 +16,8 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/algo/rendezvous"
 	"github.com/ballast-lb/ballast/internal/linux/poll"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/machine/follow"
-	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
@@ -32,7 +32,7 @@ type Options struct {
 	Count func(service string, counts *follow.Counts, shares map[string]float64)
 	// Down takes who is unhealthy of a service that is led, whenever that differs from the view. It is repeated until the view
 	// agrees.
-	Down func(service string, found node.Unhealthy)
+	Down func(service string, found fleet.Unhealthy)
 	// Off asks for a server of a service that is led to be switched off, as the deadline of its drain has passed. It is repeated until
 	// the view agrees.
 	Off func(service string, id uint16)

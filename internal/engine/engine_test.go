@@ -17,9 +17,9 @@ import (
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/machine/balance"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/machine/follow"
 	"github.com/ballast-lb/ballast/internal/machine/health"
-	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
@@ -68,7 +68,7 @@ func (d *decisions) options() engine.Options {
 		Count: func(s string, counts *follow.Counts, shares map[string]float64) {
 			keep(func(d *said) { d.counts = append(d.counts, countsSaid{s, counts, shares}) })
 		},
-		Down: func(s string, found node.Unhealthy) {
+		Down: func(s string, found fleet.Unhealthy) {
 			keep(func(d *said) { d.down = append(d.down, fmt.Sprint(s, found.Down, found.Cut)) })
 		},
 		Off:    func(s string, id uint16) { keep(func(d *said) { d.off = append(d.off, fmt.Sprint(s, id)) }) },

@@ -8,9 +8,9 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/machine/balance"
 	"github.com/ballast-lb/ballast/internal/machine/filtered"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/machine/follow"
 	"github.com/ballast-lb/ballast/internal/machine/health"
-	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -46,7 +46,7 @@ type slot struct {
 type decision struct {
 	weights   *follow.Update
 	health    bool
-	unhealthy node.Unhealthy
+	unhealthy fleet.Unhealthy
 	off       []uint16
 	counts    *follow.Counts
 	shares    map[string]float64 // of counts
@@ -201,8 +201,8 @@ func (s *serviceState) decide(now time.Time) (d decision) {
 	if shares != nil {
 		d.weights = s.weights.next(s.term, shares)
 	}
-	d.unhealthy = node.Unhealthy{Down: s.health.down, Kept: s.health.kept, Cut: s.toCut(now)}
-	if !d.unhealthy.Equal(node.Unhealthy{Down: s.view.Down, Kept: s.view.Kept, Cut: s.view.Cut}) && now.Sub(s.requests.health) >= repeatPeriod {
+	d.unhealthy = fleet.Unhealthy{Down: s.health.down, Kept: s.health.kept, Cut: s.toCut(now)}
+	if !d.unhealthy.Equal(fleet.Unhealthy{Down: s.view.Down, Kept: s.view.Kept, Cut: s.view.Cut}) && now.Sub(s.requests.health) >= repeatPeriod {
 		d.health, s.requests.health = true, now
 	}
 	d.off = s.toSwitchOff(now)

@@ -8,21 +8,21 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
-	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/machine/rotation"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // State is the desired state as controllers send it.
 type State struct {
-	node.Node
-	Unhealthy map[string]node.Unhealthy          // by service
+	fleet.Desired
+	Unhealthy map[string]fleet.Unhealthy         // by service
 	Tickets   map[string]rotation.ServiceTickets // keys of session tickets, by service: of agents
 }
 
 // After returns the state after a message. It shares with s what has not changed.
 func (s State) After(message *ballastv1.State) (next State, err error) {
-	next.Running.Keys, next.Past, next.Unhealthy = s.Running.Keys, map[string][][]model.Share{}, map[string]node.Unhealthy{}
+	next.Running.Keys, next.Past, next.Unhealthy = s.Running.Keys, map[string][][]model.Share{}, map[string]fleet.Unhealthy{}
 	if message.Keys != nil {
 		if next.Running.Keys, err = api.KeysFromProto(message.Keys); err != nil {
 			return next, err
@@ -100,7 +100,7 @@ func (s *State) takeService(message *ballastv1.ServiceState) error {
 		if err != nil {
 			return err
 		}
-		s.Removed = append(s.Removed, node.Removed{Service: service.Name, Server: server})
+		s.Removed = append(s.Removed, fleet.Removed{Service: service.Name, Server: server})
 	}
 	past, err := api.PastFromProto(message.Past)
 	if err != nil {
@@ -120,7 +120,7 @@ func (s *State) keepUnhealthy(before *State, service string) {
 }
 
 func (s *State) setUnhealthy(service string, down, kept []uint32) {
-	if found := (node.Unhealthy{Down: ids(down), Kept: ids(kept)}); !found.None() {
+	if found := (fleet.Unhealthy{Down: ids(down), Kept: ids(kept)}); !found.None() {
 		s.Unhealthy[service] = found
 	}
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
-	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/machine/rotation"
 	"github.com/ballast-lb/ballast/internal/model"
 )
@@ -74,7 +74,7 @@ func TestChangesLeadToTheStateThatACompleteMessageTells(t *testing.T) {
 		if err != nil || other != nil {
 			t.Fatal(err, other)
 		}
-		slices.SortFunc(changed.Removed, func(a, b node.Removed) int { return slices.Compare([]byte(a.Service), []byte(b.Service)) })
+		slices.SortFunc(changed.Removed, func(a, b fleet.Removed) int { return slices.Compare([]byte(a.Service), []byte(b.Service)) })
 		if !reflect.DeepEqual(changed, complete) {
 			t.Fatalf("round %d: by changes\n%+v\nat once\n%+v", round, changed, complete)
 		}

@@ -31,7 +31,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/statefile"
 	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/linux/pin"
-	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/pki"
 	"github.com/ballast-lb/ballast/internal/store/storetest"
 	"github.com/ballast-lb/ballast/internal/testkit/netspace"
@@ -196,7 +196,7 @@ func operate(t testing.TB, tls string, space *netspace.Space, log *said) ballast
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ready, ended := make(chan string, 1), make(chan error, 1)
-	o := controller.Options{Name: "c1", Listen: "10.9.0.1:6443", TLSDir: tls, RunDir: filepath.Join(tls, "run"), Store: storetest.New(), Timing: node.DefaultTiming, Version: "test",
+	o := controller.Options{Name: "c1", Listen: "10.9.0.1:6443", TLSDir: tls, RunDir: filepath.Join(tls, "run"), Store: storetest.New(), Timing: fleet.DefaultTiming, Version: "test",
 		Log: slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})), Ready: func(address string) { ready <- address }, TicketSettle: 1100 * time.Millisecond} // applications follow their files each second
 	go func() { ended <- space.Do(func() error { return controller.Run(ctx, o) }) }()
 	t.Cleanup(func() { cancel(); require(t, <-ended) })

@@ -15,7 +15,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
-	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/machine/rotation"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
@@ -39,7 +39,7 @@ type Memory struct {
 	Revoked   []pki.Revocation
 
 	mutex    sync.Mutex
-	node     node.Node
+	node     fleet.Desired
 	revision uint64
 }
 
@@ -71,7 +71,7 @@ func (m *Memory) Newest(ctx context.Context) (revision uint64, err error) {
 func (m *Memory) History(context.Context) ([]*ballastv1.FleetChange, error) { return m.Past, nil }
 
 // Change implements api.Desired: it tries again when the fleet has changed under its hands, as controllers do.
-func (m *Memory) Change(_ context.Context, dryRun bool, edit node.Edit) (changes []string, revision uint64, err error) {
+func (m *Memory) Change(_ context.Context, dryRun bool, edit fleet.Edit) (changes []string, revision uint64, err error) {
 	for {
 		m.mutex.Lock()
 		next, seen, interfere := m.node, m.revision, m.Interfere

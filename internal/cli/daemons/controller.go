@@ -9,12 +9,12 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/cli/command"
 	"github.com/ballast-lb/ballast/internal/controller"
-	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 )
 
 // Controller makes `ballast controller`.
 func Controller(version string) *cobra.Command {
-	o := controller.Options{Timing: node.DefaultTiming, Version: version}
+	o := controller.Options{Timing: fleet.DefaultTiming, Version: version}
 	var logging *command.Logging
 	cmd := &cobra.Command{
 		Use:   "controller --tls-dir DIR (--data-dir DIR | --etcd URL,...)",

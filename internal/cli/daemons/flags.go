@@ -10,7 +10,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/algo/conntable"
 	"github.com/ballast-lb/ballast/internal/cli/command"
 	"github.com/ballast-lb/ballast/internal/linux/attach"
-	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
@@ -21,12 +21,12 @@ func modeFlag(flags *pflag.FlagSet, mode *attach.XDPMode, help string) {
 }
 
 // timingFlags are how long removed servers count.
-func timingFlags(flags *pflag.FlagSet, t *node.Timing) {
+func timingFlags(flags *pflag.FlagSet, t *fleet.Timing) {
 	flags.DurationVar(&t.Linger, "linger", t.Linger, "silence after which a removed server's connections count as ended")
 	flags.DurationVar(&t.Quarantine, "quarantine", t.Quarantine, "time after that until its id may be used again")
 }
 
-func checkTiming(t *node.Timing) error {
+func checkTiming(t *fleet.Timing) error {
 	return cmp.Or(command.NotNegative("linger", t.Linger), command.NotNegative("quarantine", t.Quarantine))
 }
 

@@ -10,14 +10,14 @@ import (
 	"github.com/ballast-lb/ballast/internal/cli/command"
 	"github.com/ballast-lb/ballast/internal/daemon/instance"
 	"github.com/ballast-lb/ballast/internal/daemon/lb"
-	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/pki"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
 // LB makes `ballast lb`.
 func LB(version string) *cobra.Command {
-	o := lb.Options{Limits: plan.DefaultLimits, Timing: node.DefaultTiming, Version: version}
+	o := lb.Options{Limits: plan.DefaultLimits, Timing: fleet.DefaultTiming, Version: version}
 	var remove bool
 	var logging *command.Logging
 	cmd := &cobra.Command{

@@ -13,7 +13,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/cli/command"
 	"github.com/ballast-lb/ballast/internal/config"
-	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
@@ -110,23 +110,23 @@ func (v *validation) parse(name string, text []byte) (model.Fleet, error) {
 }
 
 // fits does with the fleet what the role's daemon would do before it writes to any table.
-func (v *validation) fits(fleet *model.Fleet) error {
+func (v *validation) fits(file *model.Fleet) error {
 	switch v.role {
 	case "agent":
-		wanted, err := plan.NewAgent(fleet, v.mine)
+		wanted, err := plan.NewAgent(file, v.mine)
 		if err != nil {
 			return err
 		}
-		return wanted.KnowsLoadBalancers(fleet)
+		return wanted.KnowsLoadBalancers(file)
 	case "lb":
-		if err := fleet.CheckWithoutControllers(); err != nil {
+		if err := file.CheckWithoutControllers(); err != nil {
 			return err
 		}
-		var n node.Node
-		if _, err := n.EditFile(*fleet, time.Now()); err != nil {
+		var n fleet.Desired
+		if _, err := n.EditFile(*file, time.Now()); err != nil {
 			return err
 		}
-		want := plan.Want{Keys: fleet.Keys}
+		want := plan.Want{Keys: file.Keys}
 		for _, s := range n.Running.Services {
 			want.Services = append(want.Services, plan.Service{Service: s})
 		}

@@ -8,21 +8,21 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/controller/documents"
-	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/store"
 )
 
 // Ager forgets removed servers.
 type Ager struct {
 	writer *Writer
-	timing node.Timing
+	timing fleet.Timing
 
 	mutex   sync.Mutex
-	removed []node.Removed // with what was last seen of them
+	removed []fleet.Removed // with what was last seen of them
 }
 
 // NewAger returns one that writes by w.
-func NewAger(w *Writer, timing node.Timing) *Ager { return &Ager{writer: w, timing: timing} }
+func NewAger(w *Writer, timing fleet.Timing) *Ager { return &Ager{writer: w, timing: timing} }
 
 // Age forgets removed servers that nobody has spoken to for long, of the services that are ours. activity changes with
 // every sign of life of a server. What was last seen when is written down seldom: a controller that takes over counts
@@ -36,16 +36,16 @@ func (a *Ager) Age(
 	_, err := a.writer.Commit(ctx, &documents.Change{}, func(current *documents.Snapshot) ([]store.Document, error) {
 		n := current.Node()
 		written := n.Removed
-		foreign := func(r node.Removed) bool { return !ours(r.Service) }
+		foreign := func(r fleet.Removed) bool { return !ours(r.Service) }
 		a.mutex.Lock()
-		looked := node.Remember(written, a.removed)
+		looked := fleet.Remember(written, a.removed)
 		a.mutex.Unlock()
 		n.Removed = slices.DeleteFunc(slices.Clone(looked), foreign)
 		n.Age(now, a.timing, activity)
 		a.mutex.Lock()
-		a.removed = append(slices.DeleteFunc(looked, func(r node.Removed) bool { return !foreign(r) }), n.Removed...)
+		a.removed = append(slices.DeleteFunc(looked, func(r fleet.Removed) bool { return !foreign(r) }), n.Removed...)
 		a.mutex.Unlock()
-		others := slices.DeleteFunc(slices.Clone(written), func(r node.Removed) bool { return ours(r.Service) })
+		others := slices.DeleteFunc(slices.Clone(written), func(r fleet.Removed) bool { return ours(r.Service) })
 		n.Removed = append(others, a.worthWriting(current, slices.Clone(n.Removed))...)
 		return current.Changes(n)
 	})
@@ -53,7 +53,7 @@ func (a *Ager) Age(
 }
 
 // worthWriting leaves small changes of LastSeen out.
-func (a *Ager) worthWriting(current *documents.Snapshot, removed []node.Removed) []node.Removed {
+func (a *Ager) worthWriting(current *documents.Snapshot, removed []fleet.Removed) []fleet.Removed {
 	const part = 24 // of Linger
 	for i := range removed {
 		r := &removed[i]

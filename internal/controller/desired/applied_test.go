@@ -10,7 +10,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/controller/desired/desiredtest"
 	"github.com/ballast-lb/ballast/internal/controller/documents"
 	"github.com/ballast-lb/ballast/internal/fleettest"
-	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/store"
 	"github.com/ballast-lb/ballast/internal/store/storetest"
@@ -19,7 +19,7 @@ import (
 // applyFile makes the fleet what a file says, and returns what that changes.
 func applyFile(t *testing.T, d desiredtest.State, file model.Fleet) []string {
 	t.Helper()
-	changes, _, err := d.Change(context.Background(), false, func(next *node.Node) error {
+	changes, _, err := d.Change(context.Background(), false, func(next *fleet.Desired) error {
 		file := file.Clone()
 		file.ApplyDefaults()
 		next.Apply(file)
@@ -50,7 +50,7 @@ func TestADrainSurvivesAnApplyThroughAnotherController(t *testing.T) {
 	before := written(t, s)
 	desiredtest.Change(t, d, drain)
 	desiredtest.Change(t, d, desiredtest.RemoveServer("web", 3))
-	fleettest.Require(t, d.SetHealth(t.Context(), map[string]node.Unhealthy{"web": {Down: []uint16{1}}}))
+	fleettest.Require(t, d.SetHealth(t.Context(), map[string]fleet.Unhealthy{"web": {Down: []uint16{1}}}))
 	fleettest.Require(t, d.Age(t.Context(), time.Now(), func(string) bool { return true }, func(string, uint16) uint64 { return 1 }))
 
 	another := desiredtest.Following(t, s)

@@ -19,7 +19,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/controller/desired/desiredtest"
 	"github.com/ballast-lb/ballast/internal/controller/documents"
 	"github.com/ballast-lb/ballast/internal/fleettest"
-	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/store"
 	"github.com/ballast-lb/ballast/internal/store/storetest"
@@ -123,7 +123,7 @@ func TestTwoChangesAtOnceNeverLeaveAFleetThatContradictsItself(t *testing.T) {
 				var refused [2]error
 				for i, d := range []desiredtest.State{one, two} {
 					running.Go(func() {
-						_, _, refused[i] = d.Change(t.Context(), false, func(next *node.Node) error { edits[i](&next.Running); return nil })
+						_, _, refused[i] = d.Change(t.Context(), false, func(next *fleet.Desired) error { edits[i](&next.Running); return nil })
 					})
 				}
 				running.Wait()
@@ -163,7 +163,7 @@ func TestNodesAreNotToldAFleetThatContradictsItselfAndItCanBeMended(t *testing.T
 	} else if view, _ := started.View(); view != nil {
 		t.Errorf("a controller that knows nothing else tells nodes of %+v", view)
 	}
-	_, _, err = d.Change(t.Context(), false, func(next *node.Node) error {
+	_, _, err = d.Change(t.Context(), false, func(next *fleet.Desired) error {
 		next.Running.Service("mail").Servers[0].State = model.StateDraining
 		return nil
 	})
@@ -220,8 +220,8 @@ func (s *stalled) Watch(ctx context.Context, after uint64) <-chan store.Batch {
 	return out
 }
 
-func state(service string, to model.ServerState) node.Edit {
-	return func(next *node.Node) error {
+func state(service string, to model.ServerState) fleet.Edit {
+	return func(next *fleet.Desired) error {
 		f := &next.Running
 		if f.Service(service) == nil {
 			return connect.NewError(connect.CodeNotFound, errors.New("no such service"))
@@ -295,7 +295,7 @@ func TestNothingIsAnsweredAsDoneOrRefusedWithoutTheStore(t *testing.T) {
 	d := desiredtest.Following(t, s)
 	desiredtest.Change(t, d, desiredtest.AddService(fleettest.Service("web", 1)))
 	s.Set(true)
-	for name, edit := range map[string]node.Edit{
+	for name, edit := range map[string]fleet.Edit{
 		"a change": state("web", model.StateDraining), "nothing to do": state("web", model.StateActive), "what is not there": state("none", model.StateActive),
 	} {
 		for _, dryRun := range []bool{true, false} {

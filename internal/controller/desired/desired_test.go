@@ -21,7 +21,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/hub"
-	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/store"
 	"github.com/ballast-lb/ballast/internal/store/storetest"
@@ -32,7 +32,7 @@ func TestTheStateSurvivesARestartOfTheController(t *testing.T) {
 	d := desiredtest.Following(t, s)
 	desiredtest.Change(t, d, desiredtest.AddService(fleettest.Service("mail", 1), fleettest.Service("web", 1, 2, 3)))
 	desiredtest.Change(t, d, desiredtest.RemoveServer("web", 2))
-	fleettest.Require(t, d.SetHealth(t.Context(), map[string]node.Unhealthy{"web": {Down: []uint16{1, 3}, Cut: []uint16{3}}}))
+	fleettest.Require(t, d.SetHealth(t.Context(), map[string]fleet.Unhealthy{"web": {Down: []uint16{1, 3}, Cut: []uint16{3}}}))
 	before, _ := d.View()
 	after, _ := desiredtest.Following(t, s).View()
 	if web := after.Service("web"); len(web.Removed) != 1 || web.Removed[0].ID != 2 || len(web.Past) != 1 || len(web.Down) != 2 || len(web.Cut) != 1 {
@@ -58,7 +58,7 @@ func TestChangesThroughTwoControllersAtOnceAllHappen(t *testing.T) {
 	for i, d := range controllers {
 		running.Go(func() {
 			for j := range each {
-				_, revision, err := d.Change(t.Context(), false, func(next *node.Node) error {
+				_, revision, err := d.Change(t.Context(), false, func(next *fleet.Desired) error {
 					web := next.Running.Service("web")
 					server := model.NewServer()
 					server.Address = netip.AddrFrom4([4]byte{10, 9, byte(i), byte(j)})
@@ -84,11 +84,11 @@ func TestADryRunAndARefusedChangeLeaveNoTrace(t *testing.T) {
 	d := desiredtest.Following(t, storetest.Open(t))
 	desiredtest.Change(t, d, desiredtest.AddService(fleettest.Service("web", 1)))
 	_, before, _ := d.Fleet()
-	changes, _, err := d.Change(t.Context(), true, func(next *node.Node) error { next.Running.Services = nil; return nil })
+	changes, _, err := d.Change(t.Context(), true, func(next *fleet.Desired) error { next.Running.Services = nil; return nil })
 	if err != nil || len(changes) != 1 {
 		t.Errorf("a dry run says %q, %v", changes, err)
 	}
-	_, _, err = d.Change(t.Context(), false, func(next *node.Node) error { next.Running.Services[0].Ports = nil; return nil })
+	_, _, err = d.Change(t.Context(), false, func(next *fleet.Desired) error { next.Running.Services[0].Ports = nil; return nil })
 	var invalid *model.Invalid
 	if !errors.As(err, &invalid) {
 		t.Errorf("a service without ports: %v", err)
@@ -102,7 +102,7 @@ func TestAServiceThatIsRemovedLeavesNothingInTheStore(t *testing.T) {
 	s := storetest.Open(t)
 	d := desiredtest.Following(t, s)
 	desiredtest.Change(t, d, desiredtest.AddService(fleettest.Service("web", 1)))
-	fleettest.Require(t, d.SetHealth(t.Context(), map[string]node.Unhealthy{"web": {Down: []uint16{1}}, "other": {Down: []uint16{1}}}))
+	fleettest.Require(t, d.SetHealth(t.Context(), map[string]fleet.Unhealthy{"web": {Down: []uint16{1}}, "other": {Down: []uint16{1}}}))
 	desiredtest.Change(t, d, func(f *model.Fleet) { f.Services = nil })
 	stored, _, err := s.Load(t.Context())
 	fleettest.Require(t, err)
@@ -203,10 +203,10 @@ func TestVersionsThatNoViewHasShownAreNoted(t *testing.T) {
 	}
 	desiredtest.Change(t, d, desiredtest.AddService(fleettest.Service("web", 1, 2)))
 	expect("before anything was shown", false)
-	fleettest.Require(t, d.SetHealth(t.Context(), map[string]node.Unhealthy{"web": {Down: []uint16{1}}}))
+	fleettest.Require(t, d.SetHealth(t.Context(), map[string]fleet.Unhealthy{"web": {Down: []uint16{1}}}))
 	expect("one new version", false)
-	fleettest.Require(t, d.SetHealth(t.Context(), map[string]node.Unhealthy{"web": {}}))
-	fleettest.Require(t, d.SetHealth(t.Context(), map[string]node.Unhealthy{"web": {Down: []uint16{1}}}))
+	fleettest.Require(t, d.SetHealth(t.Context(), map[string]fleet.Unhealthy{"web": {}}))
+	fleettest.Require(t, d.SetHealth(t.Context(), map[string]fleet.Unhealthy{"web": {Down: []uint16{1}}}))
 	expect("down, up and down again", false, "web")
 	desiredtest.Change(t, d, func(f *model.Fleet) {
 		mail := fleettest.Service("mail", 1)
@@ -239,7 +239,7 @@ func TestWhatWasMissedIsLoadedAgain(t *testing.T) {
 	desiredtest.Change(t, d, desiredtest.AddService(fleettest.Service("web", 1)))
 	fleettest.Await(t, "both know", func() bool { view, _ := other.View(); return view.Service("web") != nil })
 	s.Set(true)
-	if _, _, err := d.Change(t.Context(), false, func(next *node.Node) error { next.Running.Services = nil; return nil }); connect.CodeOf(err) != connect.CodeUnavailable {
+	if _, _, err := d.Change(t.Context(), false, func(next *fleet.Desired) error { next.Running.Services = nil; return nil }); connect.CodeOf(err) != connect.CodeUnavailable {
 		t.Errorf("a change without a store: %v", err)
 	}
 	desiredtest.Change(t, other, func(f *model.Fleet) {
@@ -247,7 +247,7 @@ func TestWhatWasMissedIsLoadedAgain(t *testing.T) {
 		mail := fleettest.Service("mail", 2)
 		f.Services = append(f.Services, mail.Service)
 	})
-	fleettest.Require(t, other.SetHealth(t.Context(), map[string]node.Unhealthy{"web": {Down: []uint16{1}}}))
+	fleettest.Require(t, other.SetHealth(t.Context(), map[string]fleet.Unhealthy{"web": {Down: []uint16{1}}}))
 	if view, _ := d.View(); len(view.Services) != 1 {
 		t.Errorf("known without a store: %+v", view)
 	}
@@ -263,7 +263,7 @@ func TestAnySequenceOfChangesLeavesWhatANodeWouldHave(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	s := storetest.Open(t)
 	controllers := []desiredtest.State{desiredtest.Following(t, s), desiredtest.Following(t, s)}
-	var reference node.Node
+	var reference fleet.Desired
 	for range 300 {
 		name := fmt.Sprint("service", random.IntN(4))
 		kind, id, weight, d := random.IntN(6), uint16(1+random.IntN(6)), uint16(random.IntN(5)), controllers[random.IntN(2)]
@@ -287,8 +287,8 @@ func TestAnySequenceOfChangesLeavesWhatANodeWouldHave(t *testing.T) {
 			}
 			return nil
 		}
-		_, wanted := reference.Change(time.Now(), func(next *node.Node) error { return edit(&next.Running) })
-		_, revision, err := d.Change(t.Context(), false, func(next *node.Node) error { return edit(&next.Running) })
+		_, wanted := reference.Change(time.Now(), func(next *fleet.Desired) error { return edit(&next.Running) })
+		_, revision, err := d.Change(t.Context(), false, func(next *fleet.Desired) error { return edit(&next.Running) })
 		if (err == nil) != (wanted == nil) {
 			t.Fatalf("refused: %v, a node: %v", err, wanted)
 		}
@@ -301,12 +301,12 @@ func TestAnySequenceOfChangesLeavesWhatANodeWouldHave(t *testing.T) {
 			if len(n.Past) != len(reference.Past) || len(n.Past) > 0 && !reflect.DeepEqual(n.Past, reference.Past) {
 				t.Fatalf("past %v, of a node %v", n.Past, reference.Past)
 			}
-			for _, list := range [][]node.Removed{n.Removed, reference.Removed} {
-				slices.SortFunc(list, func(a, b node.Removed) int {
+			for _, list := range [][]fleet.Removed{n.Removed, reference.Removed} {
+				slices.SortFunc(list, func(a, b fleet.Removed) int {
 					return 1000*(int(a.Service[7])-int(b.Service[7])) + int(a.Server.ID) - int(b.Server.ID)
 				})
 			}
-			same := slices.EqualFunc(n.Removed, reference.Removed, func(a, b node.Removed) bool { return a.Service == b.Service && a.Server == b.Server })
+			same := slices.EqualFunc(n.Removed, reference.Removed, func(a, b fleet.Removed) bool { return a.Service == b.Service && a.Server == b.Server })
 			if !same {
 				t.Fatalf("removed %+v, of a node %+v", n.Removed, reference.Removed)
 			}
@@ -346,13 +346,13 @@ func takesAFleetInTime(t *testing.T) bool {
 		hub.Topics.SetState(view)
 		engine.SetState(view)
 	}
-	fleet := took("the fleet", 2*time.Second, func() { desiredtest.Change(t, d, desiredtest.AddService(services...)); spread() })
+	whole := took("the fleet", 2*time.Second, func() { desiredtest.Change(t, d, desiredtest.AddService(services...)); spread() })
 	server := took("a change of one server", time.Second, func() { desiredtest.Change(t, d, desiredtest.RemoveServer("service7", 3)); spread() })
 	health := took("a change of health", 100*time.Millisecond, func() {
-		fleettest.Require(t, d.SetHealth(t.Context(), map[string]node.Unhealthy{"service8": {Down: []uint16{1}}}))
+		fleettest.Require(t, d.SetHealth(t.Context(), map[string]fleet.Unhealthy{"service8": {Down: []uint16{1}}}))
 		spread()
 	})
-	return fleet && server && health
+	return whole && server && health
 }
 
 // processorTime is what this process has used: other processes of the machine do not count.
@@ -365,7 +365,7 @@ func processorTime(t *testing.T) time.Duration {
 // Who asks a controller that has just begun waits until it has read the store, and is refused if that takes long.
 func TestAControllerThatHasJustBegunIsWaitedFor(t *testing.T) {
 	d := desiredtest.New(t, storetest.Open(t))
-	edit := func(next *node.Node) error {
+	edit := func(next *fleet.Desired) error {
 		desiredtest.AddService(fleettest.Service("web", 1, 2))(&next.Running)
 		return nil
 	}

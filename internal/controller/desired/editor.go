@@ -14,7 +14,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/ballast-lb/ballast/internal/controller/documents"
-	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/store"
 )
@@ -26,7 +26,7 @@ type Editor struct{ writer *Writer }
 func NewEditor(w *Writer) Editor { return Editor{w} }
 
 // Change carries an edit out; see api.Desired.
-func (e Editor) Change(ctx context.Context, dryRun bool, edit node.Edit) (changes []string, revision uint64, err error) {
+func (e Editor) Change(ctx context.Context, dryRun bool, edit fleet.Edit) (changes []string, revision uint64, err error) {
 	record := documents.ChangeBy(ctx)
 	revision, err = e.writer.Commit(ctx, record, func(now *documents.Snapshot) ([]store.Document, error) {
 		n := now.Node()
@@ -77,12 +77,12 @@ func (e Editor) Forget(ctx context.Context, service, server string) (changes []s
 
 // SwitchOff ends the drain of a server whose deadline has passed: it gets no packets any more.
 func (e Editor) SwitchOff(ctx context.Context, service string, id uint16) error {
-	_, _, err := e.Change(ctx, false, node.EndDrain(service, id, time.Now()))
+	_, _, err := e.Change(ctx, false, fleet.EndDrain(service, id, time.Now()))
 	return err
 }
 
 // SetHealth writes down who is unhealthy, of several services at once. Services that are gone are left out.
-func (e Editor) SetHealth(ctx context.Context, found map[string]node.Unhealthy) error {
+func (e Editor) SetHealth(ctx context.Context, found map[string]fleet.Unhealthy) error {
 	const perService = 2 // documents
 	for names := range slices.Chunk(slices.Sorted(maps.Keys(found)), max(1, e.writer.store.Limits().Documents/perService)) {
 		err := e.writer.Update(ctx, func(now *documents.Snapshot) (all []store.Document, err error) {
@@ -103,8 +103,8 @@ func (e Editor) SetHealth(ctx context.Context, found map[string]node.Unhealthy) 
 }
 
 // judged returns what writes down who of a service is unhealthy, if that is news.
-func judged(now *documents.Snapshot, name string, health node.Unhealthy) ([]store.Document, error) {
-	before := cmp.Or(now.Health[name], &node.Unhealthy{})
+func judged(now *documents.Snapshot, name string, health fleet.Unhealthy) ([]store.Document, error) {
+	before := cmp.Or(now.Health[name], &fleet.Unhealthy{})
 	if !now.Judges(name) || before.Equal(health) {
 		return nil, nil
 	}

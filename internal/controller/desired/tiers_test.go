@@ -9,7 +9,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/controller/desired/desiredtest"
 	"github.com/ballast-lb/ballast/internal/controller/documents"
 	"github.com/ballast-lb/ballast/internal/fleettest"
-	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/store/storetest"
 )
@@ -37,7 +37,7 @@ func TestASecondTierThatIsRemovedLeavesNobodyDown(t *testing.T) {
 	s := storetest.Open(t)
 	d := desiredtest.Following(t, s)
 	desiredtest.Change(t, d, fleettest.AddTiers)
-	fleettest.Require(t, d.SetHealth(t.Context(), map[string]node.Unhealthy{model.SecondTierName: {Down: []uint16{2}}}))
+	fleettest.Require(t, d.SetHealth(t.Context(), map[string]fleet.Unhealthy{model.SecondTierName: {Down: []uint16{2}}}))
 	view, _ := d.View()
 	if view.Second == nil || !slices.Equal(view.Second.Down, []uint16{2}) {
 		t.Fatalf("nobody is down: %+v", view.Second)
@@ -48,7 +48,7 @@ func TestASecondTierThatIsRemovedLeavesNobodyDown(t *testing.T) {
 		t.Error("the second tier has changed, its revision has not")
 	}
 	desiredtest.Change(t, d, func(f *model.Fleet) { f.Nodes, f.NodeHealth = f.Nodes[:1], model.Health{} })
-	fleettest.Require(t, d.SetHealth(t.Context(), map[string]node.Unhealthy{model.SecondTierName: {Down: []uint16{1}}}))
+	fleettest.Require(t, d.SetHealth(t.Context(), map[string]fleet.Unhealthy{model.SecondTierName: {Down: []uint16{1}}}))
 	stored, _, err := s.Load(t.Context())
 	fleettest.Require(t, err)
 	if len(stored) != 2 || stored[0].Key != documents.HistoryKey || stored[1].Key != documents.NodesKey {

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/machine/rotation"
 	"github.com/ballast-lb/ballast/internal/model"
 )
@@ -48,7 +48,7 @@ func ServiceOf(key string) string {
 // Service is a service with what there was of it.
 type Service struct {
 	Service model.Service   `json:"service"`
-	Removed []node.Removed  `json:"removed,omitempty"`
+	Removed []fleet.Removed `json:"removed,omitempty"`
 	Past    [][]model.Share `json:"past,omitempty"`
 	File    []model.Server  `json:"file,omitempty"` // as the file applied last says them, of those that ctl has set otherwise since
 }

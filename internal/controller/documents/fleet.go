@@ -10,14 +10,14 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/engine"
-	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/store"
 )
 
 // Node returns the desired state for somebody who wants to change it. Services are shared with the snapshot.
-func (s *Snapshot) Node() *node.Node {
-	n := &node.Node{Running: s.Fleet(), Past: map[string][][]model.Share{}}
+func (s *Snapshot) Node() *fleet.Desired {
+	n := &fleet.Desired{Running: s.Fleet(), Past: map[string][][]model.Share{}}
 	overridden := model.Fleet{Nodes: s.Nodes.File}
 	for i := range n.Running.Services {
 		running := &n.Running.Services[i]
@@ -85,7 +85,7 @@ func (s *Snapshot) View() *engine.View {
 }
 
 // Changes returns the documents that make n of what the snapshot has.
-func (s *Snapshot) Changes(n *node.Node) (documents []store.Document, err error) {
+func (s *Snapshot) Changes(n *fleet.Desired) (documents []store.Document, err error) {
 	put := func(key string, value any) {
 		document, failed := s.Put(key, value)
 		if failed != nil {
@@ -107,7 +107,7 @@ func (s *Snapshot) Changes(n *node.Node) (documents []store.Document, err error)
 	if key := HealthPrefix + model.SecondTierName; !n.Running.HasSecondTier() && s.Revisions[key] != 0 {
 		documents = append(documents, s.Delete(key))
 	}
-	removed := map[string][]node.Removed{}
+	removed := map[string][]fleet.Removed{}
 	for _, r := range n.Removed {
 		removed[r.Service] = append(removed[r.Service], r)
 	}
@@ -153,7 +153,7 @@ func (d *Service) same(other *Service) bool {
 		return equal && a == b
 	}
 	servers := slices.EqualFunc(a.Servers, b.Servers, sameServer) && slices.EqualFunc(d.File, other.File, sameServer)
-	removed := slices.EqualFunc(d.Removed, other.Removed, func(a, b node.Removed) bool {
+	removed := slices.EqualFunc(d.Removed, other.Removed, func(a, b fleet.Removed) bool {
 		return a.Server.ID == b.Server.ID && a.Server.Name == b.Server.Name && a.Since.Equal(b.Since) &&
 			a.LastSeen.Equal(b.LastSeen) &&
 			a.Forgotten == b.Forgotten

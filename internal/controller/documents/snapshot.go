@@ -8,7 +8,7 @@ import (
 	"reflect"
 	"strings"
 
-	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/machine/replica"
 	"github.com/ballast-lb/ballast/internal/machine/rotation"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -20,7 +20,7 @@ import (
 type Snapshot struct {
 	Revision    uint64
 	Services    map[string]*Service
-	Health      map[string]*node.Unhealthy
+	Health      map[string]*fleet.Unhealthy
 	Keys        model.Keys
 	Nodes       Nodes
 	Controllers Controllers
@@ -35,7 +35,7 @@ type Snapshot struct {
 
 // New returns the snapshot of an empty store.
 func New() *Snapshot {
-	return &Snapshot{Services: map[string]*Service{}, Health: map[string]*node.Unhealthy{}, Revoked: map[string]*pki.Revocation{},
+	return &Snapshot{Services: map[string]*Service{}, Health: map[string]*fleet.Unhealthy{}, Revoked: map[string]*pki.Revocation{},
 		Revisions: map[string]uint64{}, ChangedAt: map[string]uint64{}}
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/controller/desired"
 	"github.com/ballast-lb/ballast/internal/controller/documents"
 	"github.com/ballast-lb/ballast/internal/engine"
-	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
@@ -35,7 +35,7 @@ type Findings struct {
 	wake desired.Wake
 
 	mutex  sync.Mutex
-	unwell map[string]node.Unhealthy
+	unwell map[string]fleet.Unhealthy
 	ended  map[serverOf]bool
 }
 
@@ -48,13 +48,13 @@ type serverOf struct {
 }
 
 // SetHealth has the health of a service's servers written down.
-func (f *Findings) SetHealth(service string, found node.Unhealthy) {
+func (f *Findings) SetHealth(service string, found fleet.Unhealthy) {
 	f.mutex.Lock()
 	defer f.mutex.Unlock()
 	if f.unwell == nil {
-		f.unwell = map[string]node.Unhealthy{}
+		f.unwell = map[string]fleet.Unhealthy{}
 	}
-	f.unwell[service] = node.Unhealthy{Down: slices.Clone(found.Down), Kept: slices.Clone(found.Kept), Cut: slices.Clone(found.Cut)}
+	f.unwell[service] = fleet.Unhealthy{Down: slices.Clone(found.Down), Kept: slices.Clone(found.Kept), Cut: slices.Clone(found.Cut)}
 	f.wake.Call()
 }
 
@@ -69,7 +69,7 @@ func (f *Findings) EndDrain(service string, id uint16) {
 	f.wake.Call()
 }
 
-func (f *Findings) take() (unwell map[string]node.Unhealthy, ended map[serverOf]bool) {
+func (f *Findings) take() (unwell map[string]fleet.Unhealthy, ended map[serverOf]bool) {
 	f.mutex.Lock()
 	defer f.mutex.Unlock()
 	unwell, ended = f.unwell, f.ended
@@ -109,7 +109,7 @@ func (f *Findings) Run(ctx context.Context) {
 // retryAfter is how long a controller that could not store results of checks counts as one that judges nobody.
 const retryAfter = 10 * time.Second
 
-func (f *Findings) store(ctx context.Context, unwell map[string]node.Unhealthy, ended map[serverOf]bool) error {
+func (f *Findings) store(ctx context.Context, unwell map[string]fleet.Unhealthy, ended map[serverOf]bool) error {
 	ctx, cancel := context.WithTimeout(ctx, desired.WriteTimeout)
 	defer cancel()
 	ctx = api.WithCaller(ctx, api.Caller{Name: f.o.Name, Role: string(pki.Controller)})
@@ -129,9 +129,9 @@ func (f *Findings) store(ctx context.Context, unwell map[string]node.Unhealthy, 
 }
 
 // logHealth says who has fallen and who is back, and why.
-func (f *Findings) logHealth(before *documents.Snapshot, unwell map[string]node.Unhealthy) {
+func (f *Findings) logHealth(before *documents.Snapshot, unwell map[string]fleet.Unhealthy) {
 	for _, name := range slices.Sorted(maps.Keys(unwell)) {
-		was, is := &node.Unhealthy{}, unwell[name]
+		was, is := &fleet.Unhealthy{}, unwell[name]
 		if before != nil && before.Health[name] != nil {
 			was = before.Health[name]
 		}

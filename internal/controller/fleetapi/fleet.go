@@ -17,7 +17,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/controller/tickets"
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/hub"
-	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/machine/rotation"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
@@ -70,8 +70,8 @@ func (f *Fleet) History(context.Context) (list []*ballastv1.FleetChange, err err
 }
 
 // Change carries an edit out that adds no VIP which is an address of the fleet itself.
-func (f *Fleet) Change(ctx context.Context, dryRun bool, edit node.Edit) ([]string, uint64, error) {
-	return f.o.Editor.Change(ctx, dryRun, func(next *node.Node) error {
+func (f *Fleet) Change(ctx context.Context, dryRun bool, edit fleet.Edit) ([]string, uint64, error) {
+	return f.o.Editor.Change(ctx, dryRun, func(next *fleet.Desired) error {
 		before := vipsOf(&next.Running)
 		if err := edit(next); err != nil {
 			return err

@@ -184,9 +184,9 @@ func (r *reconciler) adopt(controller string, state *ballastv1.State) error {
 		return nodeclient.ErrKnowsNothing
 	}
 	before, tickets := r.desired.Node, r.desired.Tickets
-	next, err := nodeclient.State{Node: before, Tickets: tickets}.After(state)
+	next, err := nodeclient.State{Desired: before, Tickets: tickets}.After(state)
 	if err == nil {
-		r.desired.Node, r.desired.Tickets = next.Node, next.Tickets
+		r.desired.Node, r.desired.Tickets = next.Desired, next.Tickets
 		err = r.applyDesired(controller)
 	}
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/lb/decider"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/desired"
 	"github.com/ballast-lb/ballast/internal/machine/alone"
-	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -20,7 +20,7 @@ import (
 type standIn struct {
 	machine alone.Machine
 	// unhealthy is who is unhealthy as controllers said last. The state says what counts: what this load balancer has found while it judges.
-	unhealthy map[string]node.Unhealthy
+	unhealthy map[string]fleet.Unhealthy
 	// current: a controller has said it on a stream that stands, or that stood without a gap until one that stands.
 	current bool
 	end     func() // nil: controllers judge
@@ -61,7 +61,7 @@ func (c changing) lookAlone(ctx context.Context, running *sync.WaitGroup, now ti
 func (c changing) beginAlone(ctx context.Context, running *sync.WaitGroup) {
 	ctx, cancel := context.WithCancel(ctx)
 	var local *decider.Local
-	local = decider.NewLocal(decider.Options{JudgeOnly: true, Log: c.log, Unhealthy: func(found map[string]node.Unhealthy) {
+	local = decider.NewLocal(decider.Options{JudgeOnly: true, Log: c.log, Unhealthy: func(found map[string]fleet.Unhealthy) {
 		c.onUnhealthyAlone(local, found)
 	}})
 	local.Follow(c.tables.Now())
@@ -81,7 +81,7 @@ func (c changing) beginAlone(ctx context.Context, running *sync.WaitGroup) {
 func (c changing) endAlone() {
 	before := c.alone.Swap(nil)
 	c.checks.WantAll(false)
-	if err := c.reconcile(&desired.State{Node: c.state.Node, Unhealthy: c.standIn.unhealthy, Self: c.state.Self}); err != nil {
+	if err := c.reconcile(&desired.State{Desired: c.state.Desired, Unhealthy: c.standIn.unhealthy, Self: c.state.Self}); err != nil {
 		c.alone.Store(before) // the next look tries again
 		c.checks.WantAll(true)
 		c.log.Error("health of servers as controllers see it not applied: this load balancer goes on judging", "error", err)
@@ -95,12 +95,12 @@ func (c changing) endAlone() {
 }
 
 // onUnhealthyAlone is onUnhealthy while this load balancer judges.
-func (cs *changes) onUnhealthyAlone(local *decider.Local, found map[string]node.Unhealthy) {
+func (cs *changes) onUnhealthyAlone(local *decider.Local, found map[string]fleet.Unhealthy) {
 	cs.change(func(c changing) error {
 		if c.alone.Load() != local {
 			return nil // controllers judge again
 		}
-		maps.DeleteFunc(found, func(service string, _ node.Unhealthy) bool {
+		maps.DeleteFunc(found, func(service string, _ fleet.Unhealthy) bool {
 			s := c.state.Running.Service(service)
 			if service == model.SecondTierName {
 				s = c.state.SecondTier()
@@ -112,20 +112,20 @@ func (cs *changes) onUnhealthyAlone(local *decider.Local, found map[string]node.
 }
 
 // counting is who is unhealthy where controllers have reported that: what this load balancer has found counts while it judges.
-func (c changing) counting(reported map[string]node.Unhealthy, running *model.Fleet) map[string]node.Unhealthy {
+func (c changing) counting(reported map[string]fleet.Unhealthy, running *model.Fleet) map[string]fleet.Unhealthy {
 	if c.alone.Load() == nil {
 		return reported
 	}
 	found := maps.Clone(c.state.Unhealthy)
-	maps.DeleteFunc(found, func(service string, _ node.Unhealthy) bool {
+	maps.DeleteFunc(found, func(service string, _ fleet.Unhealthy) bool {
 		return service != model.SecondTierName && running.Service(service) == nil
 	})
 	return found
 }
 
 // sameVerdicts reports whether the same servers are unhealthy, and get new connections all the same.
-func sameVerdicts(a, b map[string]node.Unhealthy) bool {
-	for _, names := range []map[string]node.Unhealthy{a, b} {
+func sameVerdicts(a, b map[string]fleet.Unhealthy) bool {
+	for _, names := range []map[string]fleet.Unhealthy{a, b} {
 		for service := range names {
 			if !slices.Equal(a[service].Down, b[service].Down) || !slices.Equal(a[service].Kept, b[service].Kept) {
 				return false

@@ -19,8 +19,8 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/lb/desired"
 	"github.com/ballast-lb/ballast/internal/daemon/statefile"
 	"github.com/ballast-lb/ballast/internal/linux/pin"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/machine/follow"
-	"github.com/ballast-lb/ballast/internal/machine/node"
 )
 
 // changes are carried out one at a time, and by nobody else. Who only looks takes tables.Now and outcome, and waits for no change. Its lock
@@ -160,13 +160,13 @@ func (cs *changes) askControllers() string {
 }
 
 // edit runs an edit of the desired state and carries it out, unless it is a dry run. The errors of edit are returned as they are.
-func (cs *changes) edit(ctx context.Context, dryRun bool, edit node.Edit) (changes []string, revision uint64, err error) {
+func (cs *changes) edit(ctx context.Context, dryRun bool, edit fleet.Edit) (changes []string, revision uint64, err error) {
 	err = cs.change(func(c changing) error {
 		defer func() { revision = c.tables.Now().Generation }()
 		if err := c.refuseIfRemote(); err != nil {
 			return err
 		}
-		next := c.state.Node
+		next := c.state.Desired
 		next.Base = next.Running // a file that ctl applies is not the one that this node runs by: it is taken as it is
 		changes, err = next.Change(time.Now(), edit)
 		next.Base = c.state.Base
@@ -193,7 +193,7 @@ func (cs *changes) forget(ctx context.Context, service, server string) (changes 
 		if err := c.refuseIfRemote(); err != nil {
 			return err
 		}
-		next := c.state.Node
+		next := c.state.Desired
 		forgotten, err := next.Forget(service, server)
 		if err != nil {
 			return connect.NewError(connect.CodeNotFound, err)
@@ -209,11 +209,11 @@ func (cs *changes) forget(ctx context.Context, service, server string) (changes 
 }
 
 // onUnhealthy replaces who is unhealthy of some services, as this process has decided.
-func (cs *changes) onUnhealthy(found map[string]node.Unhealthy) {
+func (cs *changes) onUnhealthy(found map[string]fleet.Unhealthy) {
 	cs.change(func(c changing) error { return c.applyUnhealthy(found) })
 }
 
-func (c changing) applyUnhealthy(found map[string]node.Unhealthy) error {
+func (c changing) applyUnhealthy(found map[string]fleet.Unhealthy) error {
 	next := c.state.WithUnhealthy(found)
 	if err := c.reconcile(next); err != nil {
 		c.log.Error("health of servers not applied", "services", len(found), "error", err)
@@ -231,7 +231,7 @@ func (c changing) applyUnhealthy(found map[string]node.Unhealthy) error {
 
 // onDrained switches a server off: the deadline of its drain has passed.
 func (cs *changes) onDrained(service string, id uint16) {
-	_, _, err := cs.edit(context.Background(), false, node.EndDrain(service, id, time.Now()))
+	_, _, err := cs.edit(context.Background(), false, fleet.EndDrain(service, id, time.Now()))
 	if err != nil {
 		cs.log.Error("drained server not switched off", "service", service, "id", id, "error", err)
 	}

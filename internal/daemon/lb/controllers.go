@@ -11,7 +11,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/lb/replication"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/traffic"
 	"github.com/ballast-lb/ballast/internal/engine"
-	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/nodeclient"
 	"github.com/ballast-lb/ballast/internal/pki"
@@ -53,13 +53,13 @@ func (c changing) applyState(controller string, message *ballastv1.State) error 
 		return nodeclient.ErrKnowsNothing
 	}
 	before, revision := c.state, c.revision
-	next, err := nodeclient.State{Node: before.Node, Unhealthy: c.standIn.unhealthy}.After(message)
+	next, err := nodeclient.State{Desired: before.Desired, Unhealthy: c.standIn.unhealthy}.After(message)
 	if err == nil && revision == 0 {
 		err = c.keeps(&next.Running)
 	}
 	if err == nil {
 		c.revision = message.Revision
-		err = c.reconcile(&desired.State{Node: next.Node, Unhealthy: c.counting(next.Unhealthy, &next.Running), Self: before.Self})
+		err = c.reconcile(&desired.State{Desired: next.Desired, Unhealthy: c.counting(next.Unhealthy, &next.Running), Self: before.Self})
 	}
 	if err != nil {
 		c.revision = revision
@@ -70,7 +70,7 @@ func (c changing) applyState(controller string, message *ballastv1.State) error 
 	}
 	c.standIn.unhealthy, c.standIn.current = next.Unhealthy, true
 	c.note(func(o *outcome) { o.config = api.Config{Path: "controller " + controller} })
-	c.logChanges("controller "+controller, node.Diff(before.Running, next.Running))
+	c.logChanges("controller "+controller, fleet.Diff(before.Running, next.Running))
 	c.controllers.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Applied{Applied: &ballastv1.Applied{Revision: message.Revision}}})
 	if first {
 		c.attachLate()

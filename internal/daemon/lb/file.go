@@ -9,7 +9,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/config"
 	"github.com/ballast-lb/ballast/internal/daemon/configfile"
-	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 )
 
 // begin follows the file, or without one what was known before.
@@ -18,7 +18,7 @@ func (c changing) begin(file *config.File) error {
 		return c.reconcile(c.state)
 	}
 	_, err := c.applyFile(file, false)
-	var breaks *node.Breaks
+	var breaks *fleet.Breaks
 	if !errors.As(err, &breaks) {
 		return err
 	}
@@ -45,7 +45,7 @@ func (cs *changes) Reload(force bool) (changes []string, err error) {
 }
 
 func (c changing) applyFile(file *config.File, force bool) ([]string, error) {
-	next := c.state.Node
+	next := c.state.Desired
 	take := next.EditFile
 	if force {
 		take = next.ForceFile
@@ -62,7 +62,7 @@ func (c changing) applyFile(file *config.File, force bool) ([]string, error) {
 // reset undoes what ctl changed; by force also what living connections do not survive.
 func (cs *changes) reset(by string, force bool) (changes []string, err error) {
 	err = cs.change(func(c changing) error {
-		next := c.state.Node
+		next := c.state.Desired
 		undone, err := next.Reset(force, time.Now())
 		if err = c.reconcileFile(next, "reset", err); err != nil {
 			return err
@@ -75,8 +75,8 @@ func (cs *changes) reset(by string, force bool) (changes []string, err error) {
 }
 
 // reconcileFile carries out what an action has taken of the file, unless it was refused.
-func (c changing) reconcileFile(next node.Node, action string, refused error) error {
-	var breaks *node.Breaks
+func (c changing) reconcileFile(next fleet.Desired, action string, refused error) error {
+	var breaks *fleet.Breaks
 	if errors.As(refused, &breaks) {
 		return configfile.ByForce(refused, c.options.Instance, action)
 	}

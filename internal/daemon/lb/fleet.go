@@ -12,7 +12,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/dataplane"
 	"github.com/ballast-lb/ballast/internal/hub"
-	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/machine/rotation"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/nodeclient"
@@ -41,7 +41,7 @@ func (f fleetAPI) History(context.Context) ([]*ballastv1.FleetChange, error) {
 	return nil, connect.NewError(connect.CodeFailedPrecondition, errors.New("a load balancer keeps no history: who changed what is in its log, and controllers keep the last changes"))
 }
 
-func (f fleetAPI) Change(ctx context.Context, dryRun bool, edit node.Edit) (changes []string, revision uint64, err error) {
+func (f fleetAPI) Change(ctx context.Context, dryRun bool, edit fleet.Edit) (changes []string, revision uint64, err error) {
 	return f.edit(ctx, dryRun, edit)
 }
 

@@ -19,7 +19,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/lb/tracing"
 	"github.com/ballast-lb/ballast/internal/daemon/revocations"
 	"github.com/ballast-lb/ballast/internal/linux/attach"
-	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/nodeclient"
 	"github.com/ballast-lb/ballast/internal/pki"
 	"github.com/ballast-lb/ballast/internal/plan"
@@ -47,7 +47,7 @@ type Options struct {
 	ExecChecks   string // directory of the programs that exec checks may run; empty: none with Controllers, any with Config
 	FlowLog      string // file for connections that end, -: standard output, empty: none
 	Limits       plan.Limits
-	Timing       node.Timing
+	Timing       fleet.Timing
 	Version      string
 	Log          *slog.Logger
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/lb/sweeper"
 	"github.com/ballast-lb/ballast/internal/daemon/statefile"
 	"github.com/ballast-lb/ballast/internal/linux/bfd"
-	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -21,14 +21,14 @@ import (
 type savedState struct {
 	Base    statefile.Fleet            `json:"base"`
 	Running statefile.Fleet            `json:"running"`
-	Removed []node.Removed             `json:"removed"`
+	Removed []fleet.Removed            `json:"removed"`
 	Past    map[string][][]model.Share `json:"past"`
 	// TakesPart is what probes found: without it every restart would take timestamps off until it has probed again.
-	TakesPart map[netip.AddrPort]bool   `json:"takes_part"`
-	Revision  uint64                    `json:"revision,omitempty"` // that controllers gave the state
-	Unhealthy map[string]node.Unhealthy `json:"unhealthy,omitempty"`
-	Alone     bool                      `json:"alone,omitempty"` // this load balancer has found Unhealthy, in place of controllers
-	Suspects  []sweeper.Suspect         `json:"suspects,omitempty"`
+	TakesPart map[netip.AddrPort]bool    `json:"takes_part"`
+	Revision  uint64                     `json:"revision,omitempty"` // that controllers gave the state
+	Unhealthy map[string]fleet.Unhealthy `json:"unhealthy,omitempty"`
+	Alone     bool                       `json:"alone,omitempty"` // this load balancer has found Unhealthy, in place of controllers
+	Suspects  []sweeper.Suspect          `json:"suspects,omitempty"`
 
 	BGP         *bgp.Kept          `json:"bgp,omitempty"`
 	Replication *replication.State `json:"replication,omitempty"` // with controllers
@@ -50,7 +50,7 @@ func loadState(kept *statefile.File, remedy string) (saved *savedState, err erro
 
 // state is the desired state that was saved.
 func (s *savedState) state(self string) *desired.State {
-	return &desired.State{Node: node.Node{Base: model.Fleet(s.Base), Running: model.Fleet(s.Running), Removed: s.Removed, Past: s.Past}, Unhealthy: s.Unhealthy, Self: self}
+	return &desired.State{Desired: fleet.Desired{Base: model.Fleet(s.Base), Running: model.Fleet(s.Running), Removed: s.Removed, Past: s.Past}, Unhealthy: s.Unhealthy, Self: self}
 }
 
 // Kept returns the state file that an instance has under stateDir, if there is one.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/daemon/lb/dataplane"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/desired"
-	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/machine/pathmtu"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
@@ -30,7 +30,7 @@ func TestThePathMTUsOfManyServersAreToldInFewWords(t *testing.T) {
 			}
 			now.Paths[address] = path
 		}
-		now.State.Node = node.Node{Running: model.Fleet{Services: []model.Service{service}}}
+		now.State.Desired = fleet.Desired{Running: model.Fleet{Services: []model.Service{service}}}
 		if told := pathMTUs(now); int(told.Most) != test.most || len(told.Others) != test.told {
 			t.Errorf("%+v: most %d, %d others", test, told.Most, len(told.Others))
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/controller/desired"
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/fleettest"
-	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/store"
 )
@@ -90,7 +90,7 @@ type State struct {
 func New(t testing.TB, s store.Store) State {
 	m := desired.NewMirror(s, fleettest.Log(t))
 	w := desired.NewWriter(m)
-	return State{m, w, desired.NewEditor(w), desired.NewAger(w, node.Timing{Linger: time.Hour, Quarantine: time.Hour})}
+	return State{m, w, desired.NewEditor(w), desired.NewAger(w, fleet.Timing{Linger: time.Hour, Quarantine: time.Hour})}
 }
 
 // Following returns the desired state in a store, once it is known.
@@ -108,7 +108,7 @@ func Following(t testing.TB, s store.Store) State {
 // Change edits the fleet, and waits until it is known.
 func Change(t testing.TB, d State, edit func(*model.Fleet)) []string {
 	t.Helper()
-	changes, revision, err := d.Change(context.Background(), false, func(next *node.Node) error { edit(&next.Running); return nil })
+	changes, revision, err := d.Change(context.Background(), false, func(next *fleet.Desired) error { edit(&next.Running); return nil })
 	fleettest.Require(t, err)
 	fleettest.Await(t, "the change has come back", func() bool { return d.Now().Revision >= revision })
 	return changes

@@ -8,14 +8,14 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/config"
 	"github.com/ballast-lb/ballast/internal/daemon/statefile"
-	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/machine/rotation"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // State is what controllers want.
 type State struct {
-	Node     node.Node
+	Node     fleet.Desired
 	Tickets  map[string]rotation.ServiceTickets // keys of session tickets, by service
 	Revision uint64
 	Saved    statefile.File
@@ -31,7 +31,7 @@ type Tunnels struct {
 type saved struct {
 	Revision uint64          `json:"revision"`
 	Running  statefile.Fleet `json:"running"`
-	Removed  []node.Removed  `json:"removed"`
+	Removed  []fleet.Removed `json:"removed"`
 	// TunnelsFrom are the addresses of load balancers; Limited: tunnels of others are dropped.
 	TunnelsFrom []netip.Addr `json:"tunnels_from,omitempty"`
 	Limited     bool         `json:"limited,omitempty"`
@@ -56,7 +56,7 @@ func (d *State) Load() (found bool, t Tunnels, err error) {
 			return false, t, fmt.Errorf("load state %s: service %s: %w: %s", d.Saved.Path, service, err, statefile.StartFromControllers)
 		}
 	}
-	d.Node, d.Revision = node.Node{Running: model.Fleet(last.Running), Removed: last.Removed}, last.Revision
+	d.Node, d.Revision = fleet.Desired{Running: model.Fleet(last.Running), Removed: last.Removed}, last.Revision
 	d.Tickets = last.Tickets
 	return found, Tunnels{last.TunnelsFrom, last.Limited}, nil
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/ballast-lb/ballast/internal/daemon/agent/serving"
-	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
@@ -38,9 +38,9 @@ func TestRemovedServersGiveWayToTheOneThatIsThisHost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			service := model.NewService()
 			service.Name, service.VIP, service.Ports, service.Servers = "b", netip.MustParseAddr("198.51.100.1"), []uint16{80}, test.servers
-			d := State{Node: node.Node{Running: model.Fleet{Services: []model.Service{service}}}}
+			d := State{Node: fleet.Desired{Running: model.Fleet{Services: []model.Service{service}}}}
 			for _, s := range test.removed {
-				d.Node.Removed = append(d.Node.Removed, node.Removed{Service: "b", Server: s})
+				d.Node.Removed = append(d.Node.Removed, fleet.Removed{Service: "b", Server: s})
 			}
 			file := d.File("the test")
 			file.Fleet.ApplyDefaults()

@@ -16,7 +16,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/linux/load"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/linux/server"
-	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
@@ -249,7 +249,7 @@ func (s *Serving) Diagnose(local []netip.Addr, unmarked []string) {
 func (s *Serving) KeepsCookies(next *config.File, running bool) error {
 	var err error
 	if running {
-		err = node.KeysKept(&s.Applied.Fleet.Keys, &next.Fleet.Keys)
+		err = fleet.KeysKept(&s.Applied.Fleet.Keys, &next.Fleet.Keys)
 	}
 	if err == nil {
 		err = s.keepsServed(next, running)

@@ -18,7 +18,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/dataplane"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/desired"
-	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
@@ -143,28 +143,28 @@ func TestVIPsWhosePacketsLeaveByADeviceThatDropsThemAreWithdrawn(t *testing.T) {
 	for _, test := range []struct {
 		name      string
 		devices   []uint32
-		unhealthy node.Unhealthy
+		unhealthy fleet.Unhealthy
 		announce  model.Announce
 		other     bool // a service of the VIP that loses nothing
 		want      string
 	}{
-		{"nothing is lost", []uint32{good, good}, node.Unhealthy{}, 0, false, ""},
-		{"some is lost", []uint32{good, bad}, node.Unhealthy{}, 0, false, "it drops frames"},
-		{"of one service", []uint32{good, bad}, node.Unhealthy{}, 0, true, "it drops frames"},
-		{"nothing is sent there", []uint32{good, bad}, node.Unhealthy{Down: []uint16{2}}, 0, false, ""},
-		{"all_down keeps them", []uint32{bad, bad}, node.Unhealthy{Kept: []uint16{1, 2}}, 0, false, "it drops frames"},
-		{"the user wants it so", []uint32{bad}, node.Unhealthy{}, model.AnnounceAlways, false, ""},
+		{"nothing is lost", []uint32{good, good}, fleet.Unhealthy{}, 0, false, ""},
+		{"some is lost", []uint32{good, bad}, fleet.Unhealthy{}, 0, false, "it drops frames"},
+		{"of one service", []uint32{good, bad}, fleet.Unhealthy{}, 0, true, "it drops frames"},
+		{"nothing is sent there", []uint32{good, bad}, fleet.Unhealthy{Down: []uint16{2}}, 0, false, ""},
+		{"all_down keeps them", []uint32{bad, bad}, fleet.Unhealthy{Kept: []uint16{1, 2}}, 0, false, "it drops frames"},
+		{"the user wants it so", []uint32{bad}, fleet.Unhealthy{}, model.AnnounceAlways, false, ""},
 	} {
 		web, paths := service("web", "198.51.100.1", test.devices...)
-		fleet := model.Fleet{Services: []model.Service{web}}
+		running := model.Fleet{Services: []model.Service{web}}
 		if test.other {
 			dns, more := service("dns", "198.51.100.2", good)
 			dns.VIP = web.VIP
-			fleet.Services = append(fleet.Services, dns)
+			running.Services = append(running.Services, dns)
 			maps.Copy(paths, more)
 		}
 		s := &dataplane.Snapshot{Followed: true, Paths: paths, State: &desired.State{Self: "lb1",
-			Node: node.Node{Running: fleet}, Unhealthy: map[string]node.Unhealthy{"web": test.unhealthy}}}
+			Desired: fleet.Desired{Running: running}, Unhealthy: map[string]fleet.Unhealthy{"web": test.unhealthy}}}
 		w := a.wanted(s, &model.BGP{Announce: test.announce}, model.StateActive)
 		if why := w.VIPs[netip.PrefixFrom(web.VIP, 32)]; why != test.want {
 			t.Errorf("%s: %q, not %q", test.name, why, test.want)
@@ -177,8 +177,8 @@ func TestAVIPIsWantedWhereOneOfItsServicesHasAServerToSendTo(t *testing.T) {
 	servers := []model.Server{{Name: "s1", Address: netip.MustParseAddr("10.0.0.1"), ID: 1}, {Name: "s2", Address: netip.MustParseAddr("10.0.0.2"), ID: 2}}
 	vip := netip.MustParseAddr("198.51.100.10")
 	snapshot := func() *dataplane.Snapshot {
-		fleet := model.Fleet{Services: []model.Service{{Name: "web", VIP: vip, Protocol: model.ProtocolTCP, Servers: slices.Clone(servers)}}}
-		return &dataplane.Snapshot{Followed: true, State: &desired.State{Node: node.Node{Running: fleet}, Self: "lb1"},
+		running := model.Fleet{Services: []model.Service{{Name: "web", VIP: vip, Protocol: model.ProtocolTCP, Servers: slices.Clone(servers)}}}
+		return &dataplane.Snapshot{Followed: true, State: &desired.State{Desired: fleet.Desired{Running: running}, Self: "lb1"},
 			Paths: map[netip.Addr]plan.Path{servers[0].Address: {}, servers[1].Address: {}}, Pathless: map[netip.Addr]string{}}
 	}
 	stop := ""
@@ -188,7 +188,7 @@ func TestAVIPIsWantedWhereOneOfItsServicesHasAServerToSendTo(t *testing.T) {
 		"service web has no server":        func(s *dataplane.Snapshot, _ *model.BGP) { s.Running.Services[0].Servers = nil },
 		"no way is known to any server of": func(s *dataplane.Snapshot, _ *model.BGP) { s.Paths = nil },
 		"every server of service web that can be": func(s *dataplane.Snapshot, _ *model.BGP) {
-			s.Unhealthy = map[string]node.Unhealthy{"web": {Down: []uint16{1, 2}}}
+			s.Unhealthy = map[string]fleet.Unhealthy{"web": {Down: []uint16{1, 2}}}
 		},
 	} {
 		s, conf := snapshot(), model.BGP{}

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/daemon/lb/desired"
-	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -19,7 +19,7 @@ func TestAServerThatHasLeftIsMissedWhilePacketsComeForIt(t *testing.T) {
 	}
 	state := &desired.State{}
 	state.Running.Services = []model.Service{{Name: "web", Servers: []model.Server{server(1, model.StateActive), server(2, model.StateDraining), server(3, model.StateOff)}}}
-	state.Removed = []node.Removed{{Service: "web", Server: server(4, model.StateActive)}}
+	state.Removed = []fleet.Removed{{Service: "web", Server: server(4, model.StateActive)}}
 	seen := &Snapshot{State: state, Pathless: map[netip.Addr]string{at(1): "gone", at(2): "gone", at(3): "gone", at(4): "gone"}}
 	var m missed
 	came := map[uint16]uint64{2: 5, 4: 7}

@@ -14,8 +14,8 @@ import (
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/hub"
 	"github.com/ballast-lb/ballast/internal/machine/balance"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/machine/follow"
-	"github.com/ballast-lb/ballast/internal/machine/node"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
@@ -26,8 +26,8 @@ type Options struct {
 	JudgeOnly bool
 	Weigh     func(service string, update *follow.Update)
 	Count     func(service string, counts *follow.Counts)
-	Unhealthy func(found map[string]node.Unhealthy) // by service; may wait. What fails is found again
-	Off       func(service string, id uint16)       // the deadline of the server's drain has passed
+	Unhealthy func(found map[string]fleet.Unhealthy) // by service; may wait. What fails is found again
+	Off       func(service string, id uint16)        // the deadline of the server's drain has passed
 	Log       *slog.Logger
 }
 
@@ -38,7 +38,7 @@ type Local struct {
 
 	wake  chan struct{}
 	mutex sync.Mutex
-	found map[string]node.Unhealthy // by service; not passed on yet
+	found map[string]fleet.Unhealthy // by service; not passed on yet
 }
 
 // self is the name of this load balancer in its own engine.
@@ -46,7 +46,7 @@ const self = "self"
 
 // NewLocal returns a decider that knows of no service yet.
 func NewLocal(o Options) *Local {
-	l := &Local{options: o, wake: make(chan struct{}, 1), found: map[string]node.Unhealthy{}}
+	l := &Local{options: o, wake: make(chan struct{}, 1), found: map[string]fleet.Unhealthy{}}
 	l.engine = engine.New(engine.Options{Weigh: o.Weigh, Down: l.judged, Off: o.Off, Log: o.Log,
 		// How much of the traffic other load balancers by the file get is not known here.
 		Count: func(service string, counts *follow.Counts, _ map[string]float64) { o.Count(service, counts) }})
@@ -68,7 +68,7 @@ func (l *Local) Run(ctx context.Context) {
 		}
 		l.mutex.Lock()
 		found := l.found
-		l.found = map[string]node.Unhealthy{}
+		l.found = map[string]fleet.Unhealthy{}
 		l.mutex.Unlock()
 		l.options.Unhealthy(found)
 	}
@@ -76,7 +76,7 @@ func (l *Local) Run(ctx context.Context) {
 
 // judged takes who is unhealthy from the engine. A host that fails may be a server of hundreds of services, and tables take their time:
 // what is found meanwhile is passed on together.
-func (l *Local) judged(service string, found node.Unhealthy) {
+func (l *Local) judged(service string, found fleet.Unhealthy) {
 	l.mutex.Lock()
 	l.found[service] = found
 	l.mutex.Unlock()

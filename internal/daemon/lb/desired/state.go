@@ -7,38 +7,38 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
 // State is the desired state of one load balancer. It never changes: a change makes another one, so it is read without a lock.
 type State struct {
-	node.Node
-	Unhealthy map[string]node.Unhealthy // by service
-	Self      string                    // name of this node
+	fleet.Desired
+	Unhealthy map[string]fleet.Unhealthy // by service
+	Self      string                     // name of this node
 }
 
 // With is the state with another fleet and other servers that have left.
-func (s *State) With(next node.Node) *State {
+func (s *State) With(next fleet.Desired) *State {
 	return &State{next, s.Unhealthy, s.Self}
 }
 
 // WithUnhealthy is the state with others who are unhealthy, of some services.
-func (s *State) WithUnhealthy(found map[string]node.Unhealthy) *State {
-	unhealthy := make(map[string]node.Unhealthy, len(s.Unhealthy)+len(found))
+func (s *State) WithUnhealthy(found map[string]fleet.Unhealthy) *State {
+	unhealthy := make(map[string]fleet.Unhealthy, len(s.Unhealthy)+len(found))
 	maps.Copy(unhealthy, s.Unhealthy)
 	for service, ids := range found {
 		if delete(unhealthy, service); !ids.None() {
 			unhealthy[service] = ids
 		}
 	}
-	return &State{s.Node, unhealthy, s.Self}
+	return &State{s.Desired, unhealthy, s.Self}
 }
 
 // Editable is a copy whose list of removed servers may be changed in place.
-func (s *State) Editable() node.Node {
-	next := s.Node
+func (s *State) Editable() fleet.Desired {
+	next := s.Desired
 	next.Removed = slices.Clone(next.Removed)
 	return next
 }

@@ -6,27 +6,27 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
 func example() *State {
 	s := &State{Self: "lb1"}
 	s.Running.Services = []model.Service{{Name: "web", Servers: []model.Server{{Name: "s1", ID: 1, Weight: 1}, {Name: "s2", ID: 2, Weight: 1}}}}
-	s.Removed = []node.Removed{{Service: "web", Server: model.Server{Name: "s3", ID: 3}}}
-	s.Unhealthy = map[string]node.Unhealthy{"web": {Down: []uint16{1}, Cut: []uint16{1}}}
+	s.Removed = []fleet.Removed{{Service: "web", Server: model.Server{Name: "s3", ID: 3}}}
+	s.Unhealthy = map[string]fleet.Unhealthy{"web": {Down: []uint16{1}, Cut: []uint16{1}}}
 	return s
 }
 
 // Snapshots of it are read without a lock.
 func TestAStateStaysAsItIsWhateverIsMadeOfIt(t *testing.T) {
 	s := example()
-	other := s.WithUnhealthy(map[string]node.Unhealthy{"web": {}, "dns": {Down: []uint16{7}}})
+	other := s.WithUnhealthy(map[string]fleet.Unhealthy{"web": {}, "dns": {Down: []uint16{7}}})
 	if other.DownOf("web")[1] || !other.DownOf("dns")[7] || len(other.Unhealthy) != 1 {
 		t.Errorf("the other state has %v", other.Unhealthy)
 	}
 	edited := s.Editable()
-	edited.Age(time.Unix(1e6, 0), node.DefaultTiming, func(string, uint16) uint64 { return 5 })
+	edited.Age(time.Unix(1e6, 0), fleet.DefaultTiming, func(string, uint16) uint64 { return 5 })
 	if _, err := edited.Forget("web", "s3"); err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +38,7 @@ func TestAStateStaysAsItIsWhateverIsMadeOfIt(t *testing.T) {
 }
 
 func TestWhoIsUnhealthyOfAStateThatKnewNobodyUnhealthy(t *testing.T) {
-	s := (&State{}).WithUnhealthy(map[string]node.Unhealthy{"web": {Down: []uint16{1}}})
+	s := (&State{}).WithUnhealthy(map[string]fleet.Unhealthy{"web": {Down: []uint16{1}}})
 	if !s.DownOf("web")[1] {
 		t.Errorf("unhealthy are %v", s.Unhealthy)
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
 	"github.com/ballast-lb/ballast/internal/controller"
 	"github.com/ballast-lb/ballast/internal/lab/script"
-	"github.com/ballast-lb/ballast/internal/machine/node"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
@@ -105,7 +105,7 @@ func Run(ctx context.Context, o Options) (result *Result, err error) {
 	ready := make(chan string, 1)
 	go func() {
 		ended <- controller.Run(ctx, controller.Options{
-			Name: controllerName, Listen: "127.0.0.1:0", TLSDir: dir, DataDir: filepath.Join(dir, "data"), Timing: node.DefaultTiming,
+			Name: controllerName, Listen: "127.0.0.1:0", TLSDir: dir, DataDir: filepath.Join(dir, "data"), Timing: fleet.DefaultTiming,
 			Version: "bench", Log: o.Log, Ready: func(address string) { ready <- address },
 		})
 	}()

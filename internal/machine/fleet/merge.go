@@ -1,6 +1,6 @@
 // The edit of a file, carried over to what runs: a three-way merge.
 
-package node
+package fleet
 
 import (
 	"fmt"

@@ -1,4 +1,4 @@
-package node
+package fleet
 
 import (
 	"errors"
@@ -33,7 +33,7 @@ func TestAFileDoesNotLoseTheKeyInUse(t *testing.T) {
 	edit(t, n, epochs(2, 1, 2), start)
 	edit(t, n, epochs(2, 2), start)
 
-	rotate := func(next *Node) error { next.Running.Keys = epochs(3, 2, 3).Keys; return nil }
+	rotate := func(next *Desired) error { next.Running.Keys = epochs(3, 2, 3).Keys; return nil }
 	if _, err := n.Change(start, rotate); err != nil {
 		t.Fatal(err)
 	}

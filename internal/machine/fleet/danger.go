@@ -1,6 +1,6 @@
 // What of a change harms clients, or cannot be taken back.
 
-package node
+package fleet
 
 import (
 	"fmt"

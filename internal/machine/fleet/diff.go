@@ -1,6 +1,6 @@
 // How two fleets differ, in lines for people.
 
-package node
+package fleet
 
 import (
 	"fmt"

@@ -1,4 +1,4 @@
-package node
+package fleet
 
 import (
 	"fmt"
@@ -8,7 +8,7 @@ import (
 
 // checkLayout refuses what would put the server's id elsewhere in the cookies of living connections. A service may get a connection table
 // where ids still fit what its index leaves: until connections have an index, theirs are the cookies that they have.
-func (n *Node) checkLayout(before, after *model.Service) error {
+func (n *Desired) checkLayout(before, after *model.Service) error {
 	keep := func(key string, value any, problem string) error {
 		return &model.Invalid{Path: "services." + after.Name + "." + key, Problem: problem, Remedy: fmt.Sprintf("keep %v, or move the service to another VIP", value)}
 	}
@@ -36,7 +36,7 @@ func (n *Node) checkLayout(before, after *model.Service) error {
 }
 
 // checkRoom refuses a table for a service some of whose connections carry ids that its cookies have no room for.
-func (n *Node) checkRoom(before, after *model.Service) error {
+func (n *Desired) checkRoom(before, after *model.Service) error {
 	servers := append(n.Lingering(before.Name), before.Servers...)
 	for i := range servers {
 		if id := servers[i].ID; id > after.MaxID() {

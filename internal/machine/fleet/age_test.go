@@ -1,4 +1,4 @@
-package node
+package fleet
 
 import (
 	"slices"
@@ -34,7 +34,7 @@ func TestOnlyTimeThatThisProcessHasWatchedMakesARemovedServerOld(t *testing.T) {
 	silent := func(string, uint16) uint64 { return 0 }
 	now := time.Now()
 	look := func(written, looked []Removed) []Removed {
-		n := &Node{Removed: Remember(written, looked)}
+		n := &Desired{Removed: Remember(written, looked)}
 		n.Age(now, timing, silent)
 		return n.Removed
 	}

@@ -1,6 +1,6 @@
 // What a file that was applied to the whole fleet says, where commands have set something else since.
 
-package node
+package fleet
 
 import (
 	"slices"
@@ -17,7 +17,7 @@ var (
 
 // Recall makes a file, once applied, say all of the fleet, whatever was changed since the one before, but for the weights and states of servers
 // and nodes that were set since: overridden has these as the file said them.
-func (n *Node) Recall(overridden model.Fleet) { n.Base = applied(&overridden, &n.Running) }
+func (n *Desired) Recall(overridden model.Fleet) { n.Base = applied(&overridden, &n.Running) }
 
 // applied returns running with the weights and states of servers and nodes that base has. It shares what running has.
 func applied(base, running *model.Fleet) model.Fleet {
@@ -51,7 +51,7 @@ func restated[T any](list, said []T, key func(*T) string, fields []schema.Field[
 
 // Overridden returns the least that Recall needs to know of Base: services, by name and affinity, with those servers, and nodes, that commands
 // have set otherwise.
-func (n *Node) Overridden() (least model.Fleet) {
+func (n *Desired) Overridden() (least model.Fleet) {
 	said := applied(&n.Base, &n.Running)
 	for i := range said.Services {
 		from, to := &said.Services[i], &n.Running.Services[i]

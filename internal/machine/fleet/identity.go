@@ -1,6 +1,6 @@
 // What tells services, servers and nodes apart from others of their kind.
 
-package node
+package fleet
 
 import (
 	"fmt"

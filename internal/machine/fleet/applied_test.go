@@ -1,4 +1,4 @@
-package node
+package fleet
 
 import (
 	"reflect"
@@ -33,11 +33,11 @@ func TestAnAppliedFileSaysAllButWeightsAndStates(t *testing.T) {
 func TestWhatIsKeptOfAnAppliedFileIsEnough(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		base, running := anyFleet("base").Draw(t, "base"), anyFleet("running").Draw(t, "running")
-		least := (&Node{Base: base, Running: running}).Overridden()
+		least := (&Desired{Base: base, Running: running}).Overridden()
 		if !reflect.DeepEqual(applied(&least, &running), applied(&base, &running)) {
 			t.Errorf("%+v is too little", least)
 		}
-		if same := (&Node{Base: running, Running: running}).Overridden(); len(same.Services)+len(same.Nodes) != 0 {
+		if same := (&Desired{Base: running, Running: running}).Overridden(); len(same.Services)+len(same.Nodes) != 0 {
 			t.Errorf("nothing was set, and kept is %+v", same)
 		}
 	})

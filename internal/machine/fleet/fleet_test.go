@@ -1,4 +1,4 @@
-package node
+package fleet
 
 import (
 	"fmt"
@@ -29,14 +29,14 @@ func fleet(ids ...uint16) model.Fleet {
 	return f
 }
 
-func started(t *testing.T, ids ...uint16) *Node {
+func started(t *testing.T, ids ...uint16) *Desired {
 	t.Helper()
-	n := &Node{}
+	n := &Desired{}
 	edit(t, n, fleet(ids...), start)
 	return n
 }
 
-func edit(t *testing.T, n *Node, f model.Fleet, at time.Time) []string {
+func edit(t *testing.T, n *Desired, f model.Fleet, at time.Time) []string {
 	t.Helper()
 	changes, err := n.EditFile(f, at)
 	if err != nil {
@@ -46,7 +46,7 @@ func edit(t *testing.T, n *Node, f model.Fleet, at time.Time) []string {
 }
 
 func drain(name string) Edit {
-	return func(next *Node) error {
+	return func(next *Desired) error {
 		next.Running.Service("web").Server(name).State = model.StateDraining
 		return nil
 	}
@@ -208,7 +208,7 @@ func TestTheLayoutOfLivingCookiesStays(t *testing.T) {
 		},
 	}
 	for path, change := range cases {
-		n := &Node{}
+		n := &Desired{}
 		edit(t, n, tabled(fleet(1, 2)), start)
 		next := tabled(fleet(1, 2))
 		change(&next)
@@ -218,7 +218,7 @@ func TestTheLayoutOfLivingCookiesStays(t *testing.T) {
 		next.Services[0].VIP = netip.MustParseAddr("198.51.100.2")
 		edit(t, n, next, start)
 	}
-	n := &Node{}
+	n := &Desired{}
 	edit(t, n, tabled(fleet(1, 2)), start)
 	next := tabled(fleet(1, 2))
 	next.Services[0].Table = model.Table{Entries: 64, IndexBits: 6, IdleTimeout: model.Duration(time.Minute), PacketLimit: 9}
@@ -226,7 +226,7 @@ func TestTheLayoutOfLivingCookiesStays(t *testing.T) {
 }
 
 func TestIDsOfAServiceWithATableAreNotGivenAway(t *testing.T) {
-	n := &Node{}
+	n := &Desired{}
 	edit(t, n, tabled(fleet(1, 2)), start)
 	edit(t, n, tabled(fleet(2)), start)
 	if got := n.Lingering("web"); len(got) != 1 || got[0].ID != 1 {
@@ -246,7 +246,7 @@ func local(f model.Fleet) model.Fleet {
 }
 
 func TestLocalTablesKnowServersByTheSameIDsAfterAnEdit(t *testing.T) {
-	n := &Node{}
+	n := &Desired{}
 	edit(t, n, local(fleet(1, 2, 3)), start)
 	changes := edit(t, n, local(fleet(2, 3)), start)
 	if s := n.Running.Service("web"); len(changes) != 1 || s.Servers[0].ID != 2 || s.Servers[1].ID != 3 {
@@ -263,7 +263,7 @@ func TestLocalTablesKnowServersByTheSameIDsAfterAnEdit(t *testing.T) {
 }
 
 func TestLocalTablesNeedIDsInTheFile(t *testing.T) {
-	n, next := &Node{}, local(fleet(1, 2))
+	n, next := &Desired{}, local(fleet(1, 2))
 	next.Services[0].Servers[1].ID = 0
 	if _, err := n.EditFile(next, start); err == nil || !strings.Contains(err.Error(), "the next free id is 2") {
 		t.Errorf("an id would follow from the place in the file: %v", err)
@@ -283,7 +283,7 @@ func TestAServiceByAnotherNameKeepsTheLayoutOfItsCookies(t *testing.T) {
 		"another VIP":              {func(s *model.Service) { s.Table.IndexBits, s.VIP = 4, netip.MustParseAddr("198.51.100.2") }, ""},
 	}
 	for name, c := range cases {
-		n := &Node{}
+		n := &Desired{}
 		edit(t, n, tabled(fleet(1, 2)), start)
 		next := tabled(fleet(1, 2))
 		next.Services[0].Name = "web2"
@@ -330,7 +330,7 @@ func TestAServiceByAnotherNameStillKnowsTheServersThatItHad(t *testing.T) {
 }
 
 func TestASplitServiceKeepsItsServersInAllParts(t *testing.T) {
-	n := &Node{}
+	n := &Desired{}
 	both := fleet(1, 2, 3)
 	both.Services[0].Ports = []uint16{80, 443}
 	edit(t, n, both, start)
@@ -377,7 +377,7 @@ func TestAPortThatMovesBetweenServicesKeepsItsConnections(t *testing.T) {
 		"nowhere, and another comes":  {[]model.Service{service("b", []uint16{9090}, 3, 1, 2), service("a", []uint16{8081, 7070}, 1, 2, 3)}, "", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := &Node{}
+			n := &Desired{}
 			edit(t, n, running, start)
 			next := fleet(1)
 			next.Services = test.services
@@ -406,14 +406,14 @@ func TestServicesAreMergedIfTheirIDsCanBe(t *testing.T) {
 	}
 	merged := fleet(1, 2, 3)
 	merged.Services[0].Name, merged.Services[0].Ports = "all", []uint16{80, 443}
-	n := &Node{}
+	n := &Desired{}
 	edit(t, n, services(2, 3, 4), start) // server 2 is in both
 	edit(t, n, merged, start)
 	if left := n.Lingering("all"); len(left) != 1 || left[0].ID != 4 {
 		t.Errorf("lingering: %v", left)
 	}
 
-	n = &Node{}
+	n = &Desired{}
 	before := services(2, 3)
 	before.Services[1].Servers[0].Address = netip.MustParseAddr("10.0.0.9")
 	edit(t, n, before, start)
@@ -429,7 +429,7 @@ func TestASecondTierForLivingCookiesIsRefusedOnceWithWhatHelps(t *testing.T) {
 		f.Nodes = []model.Node{{Name: "lb2", Tier: model.TierSecond, Address: netip.MustParseAddr("192.0.2.2"), ID: 1}}
 		return tabled(f)
 	}
-	n := &Node{}
+	n := &Desired{}
 	edit(t, n, tabled(fleet(1)), start)
 	_, err := n.EditFile(withNodes(), start)
 	if err == nil || !strings.HasPrefix(err.Error(), "services.web.table.node_bits: ") || strings.Contains(err.Error(), "keep") {
@@ -442,7 +442,7 @@ func TestASecondTierForLivingCookiesIsRefusedOnceWithWhatHelps(t *testing.T) {
 
 func TestNodesOfASecondTierNeedRoomInLivingCookies(t *testing.T) {
 	second := []model.Node{{Name: "lb2", Tier: model.TierSecond, Address: netip.MustParseAddr("192.0.2.2"), ID: 1}}
-	n := &Node{}
+	n := &Desired{}
 	edit(t, n, tabled(fleet(1)), start)
 	next := fleet(1)
 	next.Nodes = second
@@ -451,7 +451,7 @@ func TestNodesOfASecondTierNeedRoomInLivingCookies(t *testing.T) {
 	}
 	roomy := fleet(1)
 	roomy.Services[0].Affinity, roomy.Services[0].Table.NodeBits = model.AffinityTable, 3
-	n = &Node{}
+	n = &Desired{}
 	edit(t, n, tabled(roomy), start)
 	roomy.Nodes = second
 	edit(t, n, tabled(roomy), start)
@@ -462,7 +462,7 @@ func TestNodesOfASecondTierNeedRoomInLivingCookies(t *testing.T) {
 
 func TestAnEditOfWhatCtlRemovedIsSaidToHaveNoEffect(t *testing.T) {
 	n := started(t, 1, 2)
-	remove := func(next *Node) error {
+	remove := func(next *Desired) error {
 		next.Running.Services[0].Servers = next.Running.Services[0].Servers[1:]
 		return nil
 	}

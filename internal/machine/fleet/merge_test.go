@@ -1,4 +1,4 @@
-package node
+package fleet
 
 import (
 	"net/netip"

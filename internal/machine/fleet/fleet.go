@@ -1,8 +1,8 @@
-// Package node decides what is wanted: it keeps the desired state of a load balancer or of a fleet, merges the file's edits and the changes made
+// Package fleet decides what is wanted: it keeps the desired state of a load balancer or of a fleet, merges the file's edits and the changes made
 // through ctl, tells what differs and what of it harms, and remembers servers that were removed while connections to them may still live.
 //
 // It is pure: time is an argument, nothing here does I/O.
-package node
+package fleet
 
 import (
 	"errors"
@@ -51,8 +51,8 @@ type Timing struct {
 // DefaultTiming keeps connections that are silent for a day.
 var DefaultTiming = Timing{Linger: 24 * time.Hour, Quarantine: 24 * time.Hour}
 
-// Node is the desired state of a load balancer by a file, or of a fleet by controllers. The zero value knows nothing yet.
-type Node struct {
+// Desired is the desired state of a load balancer by a file, or of a fleet by controllers. The zero value knows nothing yet.
+type Desired struct {
 	// Base is what the file that was applied last is taken to have said, so what an edit of it is an edit of. For a load balancer by a file it is
 	// that file; for a fleet see Recall.
 	Base    model.Fleet
@@ -68,12 +68,12 @@ const pastDepth = 8
 
 // EditFile takes the file as it is now. Only what differs from the file as it was is applied: unchanged lines never undo what
 // ctl changed, and an edit overrides it. It returns what changed, one line each. What living connections would not survive is *Breaks.
-func (n *Node) EditFile(file model.Fleet, now time.Time) ([]string, error) {
+func (n *Desired) EditFile(file model.Fleet, now time.Time) ([]string, error) {
 	return n.editFile(file, false, now)
 }
 
 // ForceFile is EditFile, whatever becomes of living connections.
-func (n *Node) ForceFile(file model.Fleet, now time.Time) ([]string, error) {
+func (n *Desired) ForceFile(file model.Fleet, now time.Time) ([]string, error) {
 	return n.editFile(file, true, now)
 }
 
@@ -85,8 +85,8 @@ func (b *Breaks) Error() string { return b.Why.Error() }
 // Unwrap returns *model.Invalid, alone or joined.
 func (b *Breaks) Unwrap() error { return b.Why }
 
-func (n *Node) editFile(file model.Fleet, force bool, now time.Time) (changes []string, err error) {
-	_, err = n.change(now, force, func(next *Node) error {
+func (n *Desired) editFile(file model.Fleet, force bool, now time.Time) (changes []string, err error) {
+	_, err = n.change(now, force, func(next *Desired) error {
 		changes, _ = next.Apply(file.Clone())
 		return n.checkInUse(&next.Running.Keys, force)
 	})
@@ -94,15 +94,15 @@ func (n *Node) editFile(file model.Fleet, force bool, now time.Time) (changes []
 }
 
 // Reset undoes what ctl changed: the file rules. It refuses what EditFile does, but for force.
-func (n *Node) Reset(force bool, now time.Time) ([]string, error) {
-	return n.change(now, force, func(next *Node) error {
+func (n *Desired) Reset(force bool, now time.Time) ([]string, error) {
+	return n.change(now, force, func(next *Desired) error {
 		next.Running = n.Base.Clone()
 		return n.checkInUse(&next.Running.Keys, force)
 	})
 }
 
 // checkInUse refuses keys without the one in use: ctl asks whether other nodes do without it, a file asks nobody.
-func (n *Node) checkInUse(next *model.Keys, force bool) error {
+func (n *Desired) checkInUse(next *model.Keys, force bool) error {
 	current := n.Running.Keys.Current
 	_, used := n.Running.Keys.Cookie[current]
 	if _, kept := next.Cookie[current]; force || kept || !used {
@@ -114,12 +114,14 @@ func (n *Node) checkInUse(next *model.Keys, force bool) error {
 
 // Edit alters what runs, as ctl does, and Base where it takes a file. It may be called again when somebody else has changed the state in the
 // meantime, so it decides by its argument alone. The ids of Removed are not free.
-type Edit func(next *Node) error
+type Edit func(next *Desired) error
 
 // Change carries an edit out.
-func (n *Node) Change(now time.Time, edit Edit) ([]string, error) { return n.change(now, false, edit) }
+func (n *Desired) Change(now time.Time, edit Edit) ([]string, error) {
+	return n.change(now, false, edit)
+}
 
-func (n *Node) change(now time.Time, force bool, edit Edit) ([]string, error) {
+func (n *Desired) change(now time.Time, force bool, edit Edit) ([]string, error) {
 	next := *n
 	next.Running = n.Running.Clone()
 	if err := edit(&next); err != nil {
@@ -134,7 +136,7 @@ func (n *Node) change(now time.Time, force bool, edit Edit) ([]string, error) {
 
 // EndDrain is the edit that switches a server off, if its drain has ended by now.
 func EndDrain(service string, id uint16, now time.Time) Edit {
-	return func(next *Node) error {
+	return func(next *Desired) error {
 		if s := next.Running.Service(service); s != nil {
 			server := byID(s, id)
 			if server != nil && server.State == model.StateDraining && !server.Deadline.IsZero() && !now.Before(server.Deadline) {
@@ -146,16 +148,16 @@ func EndDrain(service string, id uint16, now time.Time) Edit {
 }
 
 // Apply, for an Edit, takes a file: what differs between it and Base is changed, and kept tells what else of Running differs from it.
-func (n *Node) Apply(file model.Fleet) (changes, kept []string) {
+func (n *Desired) Apply(file model.Fleet) (changes, kept []string) {
 	n.Running, changes = mergeFile(n.Base, file, n.Running)
 	n.Base = file
 	return changes, Diff(file, n.Running)
 }
 
 // Differences tells how the desired state differs from the file.
-func (n *Node) Differences() []string { return Diff(n.Base, n.Running) }
+func (n *Desired) Differences() []string { return Diff(n.Base, n.Running) }
 
-func (n *Node) become(next model.Fleet, force bool, now time.Time) ([]string, error) {
+func (n *Desired) become(next model.Fleet, force bool, now time.Time) ([]string, error) {
 	next.ApplyDefaults()
 	if err := next.Validate(); err != nil {
 		return nil, err
@@ -170,7 +172,7 @@ func (n *Node) become(next model.Fleet, force bool, now time.Time) ([]string, er
 	return changes, nil
 }
 
-func (n *Node) keeps(next *model.Fleet, predecessors map[string][]*model.Service) error {
+func (n *Desired) keeps(next *model.Fleet, predecessors map[string][]*model.Service) error {
 	if err := errors.Join(n.checkIDs(next, predecessors), n.checkCookies(next)); err != nil {
 		return &Breaks{err}
 	}
@@ -178,7 +180,7 @@ func (n *Node) keeps(next *model.Fleet, predecessors map[string][]*model.Service
 }
 
 // Keeps refuses a state of another origin, controllers for a file, that living connections would not survive.
-func (n *Node) Keeps(next *model.Fleet) error {
+func (n *Desired) Keeps(next *model.Fleet) error {
 	return errors.Join(n.keeps(next, Predecessors(&n.Running, next)), n.checkInUse(&next.Keys, false))
 }
 
@@ -216,7 +218,7 @@ func Predecessors(running, next *model.Fleet) map[string][]*model.Service {
 
 // checkIDs refuses an id that connections of another server may still carry, and services that take over connections of two servers with
 // one id.
-func (n *Node) checkIDs(next *model.Fleet, predecessors map[string][]*model.Service) error {
+func (n *Desired) checkIDs(next *model.Fleet, predecessors map[string][]*model.Service) error {
 	removed := map[string][]*Removed{}
 	for i := range n.Removed {
 		removed[n.Removed[i].Service] = append(removed[n.Removed[i].Service], &n.Removed[i])
@@ -261,7 +263,7 @@ func twoOwners(s *model.Service, a, b *Removed) error {
 }
 
 // checkCookies refuses what would make the cookies of living connections unreadable without a word.
-func (n *Node) checkCookies(next *model.Fleet) error {
+func (n *Desired) checkCookies(next *model.Fleet) error {
 	if err := KeysKept(&n.Running.Keys, &next.Keys); err != nil {
 		return err
 	}
@@ -305,7 +307,7 @@ func takesOver(before, after *model.Service) bool {
 	return before.Name == after.Name || before.Protocol == after.Protocol && slices.ContainsFunc(after.Ports, shared)
 }
 
-func (n *Node) idInUse(s *model.Service, server *model.Server, r *Removed, predecessors []*model.Service) error {
+func (n *Desired) idInUse(s *model.Service, server *model.Server, r *Removed, predecessors []*model.Service) error {
 	return &model.Invalid{
 		Path:    "services." + s.Name + ".servers." + server.Name + ".id",
 		Problem: fmt.Sprintf("id %d is that of %s (%s), whose connections may still live", server.ID, r.Server.Name, r.Server.Address),
@@ -314,7 +316,7 @@ func (n *Node) idInUse(s *model.Service, server *model.Server, r *Removed, prede
 }
 
 // NextID returns an id of the service that no server of it or of its predecessors has, or had lately; 0: none is left.
-func (n *Node) NextID(s *model.Service, predecessors ...*model.Service) uint16 {
+func (n *Desired) NextID(s *model.Service, predecessors ...*model.Service) uint16 {
 	with := s.Clone()
 	for _, before := range predecessors {
 		with.Servers = append(with.Servers, before.Servers...)
@@ -332,7 +334,7 @@ func same(a, b *model.Server) bool { return a.Address == b.Address && a.Port == 
 
 // removedAfter returns the removed servers once next is wanted: those that left just now, less those that came back. Services take over those
 // of their predecessors.
-func (n *Node) removedAfter(next *model.Fleet, predecessors map[string][]*model.Service, now time.Time) (removed []Removed) {
+func (n *Desired) removedAfter(next *model.Fleet, predecessors map[string][]*model.Service, now time.Time) (removed []Removed) {
 	heirs := map[string][]*model.Service{}
 	for i := range next.Services {
 		s := &next.Services[i]
@@ -370,7 +372,7 @@ func (n *Node) removedAfter(next *model.Fleet, predecessors map[string][]*model.
 }
 
 // pastAfter returns the past of the services of next: what runs now has passed where it differs. Of several predecessors the first counts.
-func (n *Node) pastAfter(next *model.Fleet, predecessors map[string][]*model.Service) map[string][][]model.Share {
+func (n *Desired) pastAfter(next *model.Fleet, predecessors map[string][]*model.Service) map[string][][]model.Share {
 	past := map[string][][]model.Share{}
 	for i := range next.Services {
 		after := &next.Services[i]
@@ -400,7 +402,7 @@ func byID(s *model.Service, id uint16) *model.Server {
 }
 
 // Lingering returns the removed servers of a service that still get the packets of their connections.
-func (n *Node) Lingering(service string) (servers []model.Server) {
+func (n *Desired) Lingering(service string) (servers []model.Server) {
 	for _, r := range n.Removed {
 		if r.Service == service && !r.Forgotten {
 			servers = append(servers, r.Server)
@@ -412,7 +414,7 @@ func (n *Node) Lingering(service string) (servers []model.Server) {
 // Age looks at what removed servers were sent in all, and forgets those that have been silent for long. It reports whether the
 // tables need an update. Only time that this process has watched counts: LastSeen from elsewhere is by a clock that may have been set
 // since, and packets may have come unseen. So a first look counts as a packet, and has all of the quarantine before it.
-func (n *Node) Age(now time.Time, timing Timing, packets func(service string, id uint16) uint64) (changed bool) {
+func (n *Desired) Age(now time.Time, timing Timing, packets func(service string, id uint16) uint64) (changed bool) {
 	for i := range n.Removed {
 		r := &n.Removed[i]
 		first := !r.looked
@@ -459,7 +461,7 @@ func Remember(removed, looked []Removed) []Removed {
 }
 
 // Forget gives up a removed server and its id at once, whatever connections it may have.
-func (n *Node) Forget(service, server string) (changes []string, err error) {
+func (n *Desired) Forget(service, server string) (changes []string, err error) {
 	before := len(n.Removed)
 	n.Removed = slices.DeleteFunc(slices.Clone(n.Removed), func(r Removed) bool { return r.Service == service && r.Server.Name == server })
 	if len(n.Removed) == before {

@@ -35,3 +35,13 @@ func (s *Server) LiveMissed() (uint64, error) {
 	}
 	return stats.RecursionMisses, nil
 }
+
+// LiveProgram is the id of the program that counts connections.
+func (s *Server) LiveProgram() (ebpf.ProgramID, error) {
+	info, err := s.live.Info()
+	if err != nil {
+		return 0, err
+	}
+	id, _ := info.ID()
+	return id, nil
+}

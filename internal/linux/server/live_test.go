@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"testing"
 
 	"github.com/ballast-lb/ballast/internal/linux/attach"
+	"github.com/cilium/ebpf"
+
 	"github.com/ballast-lb/ballast/internal/linux/progtest"
 	"github.com/ballast-lb/ballast/internal/linux/server"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -126,8 +129,15 @@ func TestConnectionsAreCountedWhileNoAgentRuns(t *testing.T) {
 	r.listen(false)
 	live := func(want int64) {
 		t.Helper()
+		var have int64
+		defer func() {
+			if t.Failed() {
+				t.Logf("%d connections instead of %d", have, want)
+			}
+		}()
 		r.await(fmt.Sprintf("%d connections", want), func() bool {
-			have, err := r.agent.Live(1)
+			var err error
+			have, err = r.agent.Live(1)
 			progtest.Check(t, err)
 			return have == want
 		})
@@ -141,12 +151,20 @@ func TestConnectionsAreCountedWhileNoAgentRuns(t *testing.T) {
 	progtest.Check(t, r.server.Do(r.agent.CountLive))
 	first := dial()
 	live(1)
-	progtest.Check(t, r.agent.Close())
+	earlier, err := r.agent.LiveProgram()
+	progtest.Check(t, errors.Join(err, r.agent.Close()))
 	dial() // nobody runs
 	r.takeOver(dir)
 	live(2)
 	progtest.Check(t, r.server.Do(r.agent.CountLive))
-	progtest.Check(t, r.server.Do(r.agent.Attached)) // what this process has not asked for goes
+	progtest.Check(t, r.server.Do(r.agent.Attached))      // what this process has not asked for goes
+	r.await("the earlier program has gone", func() bool { // the kernel takes it off a little after its last link: until then both count
+		program, err := ebpf.NewProgramFromID(earlier)
+		if err == nil {
+			program.Close()
+		}
+		return errors.Is(err, os.ErrNotExist)
+	})
 	dial()
 	live(3)
 	progtest.Check(t, first.Close())

@@ -53,7 +53,7 @@ int lb_session(struct xdp_md *ctx)
 
 	if (action != NEXT_PROGRAM)
 		return action;
-	bpf_tail_call(ctx, &tail_calls, INGRESS_PEER - 1);
+	bpf_tail_call(ctx, &tail_calls, CALL_SLOW_PEER);
 	return XDP_DROP;
 }
 
@@ -67,7 +67,7 @@ int lb_ask(struct xdp_md *ctx)
 		return action;
 	if (function) /* constants: a known index is a jump */
 		bpf_tail_call(ctx, &tail_calls, CALL_FUNCTION_PEER);
-	bpf_tail_call(ctx, &tail_calls, INGRESS_PEER - 1);
+	bpf_tail_call(ctx, &tail_calls, CALL_SLOW_PEER);
 	return XDP_DROP;
 }
 
@@ -82,8 +82,8 @@ int lb_message(struct xdp_md *ctx)
 	if (message == MESSAGE_FOR_FUNCTION)
 		bpf_tail_call(ctx, &tail_calls, CALL_FUNCTION_PEER);
 	if (message == MESSAGE_FOR_SERVER)
-		bpf_tail_call(ctx, &tail_calls, INGRESS_PEER - 1);
-	bpf_tail_call(ctx, &tail_calls, INGRESS_DIRECT - 1);
+		bpf_tail_call(ctx, &tail_calls, CALL_SLOW_PEER);
+	bpf_tail_call(ctx, &tail_calls, CALL_SLOW);
 	return XDP_DROP;
 }
 
@@ -98,7 +98,7 @@ int lb_function(struct xdp_md *ctx)
 		return action;
 	if (ours)
 		bpf_tail_call(ctx, &tail_calls, CALL_ASK);
-	bpf_tail_call(ctx, &tail_calls, INGRESS_DIRECT - 1);
+	bpf_tail_call(ctx, &tail_calls, CALL_SLOW);
 	return XDP_DROP;
 }
 
@@ -117,6 +117,7 @@ int lb_release(struct __sk_buff *skb)
 {
 	return release(skb);
 }
+
 SEC("xdp.frags")
 int lb(struct xdp_md *ctx)
 {

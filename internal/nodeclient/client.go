@@ -80,7 +80,7 @@ func (c *Client) Follow(controller string, state *ballastv1.State, carryOut func
 		c.follower.Disbelieve(controller)
 	default:
 		c.follower.Refuse(time.Now(), state.Revision)
-		c.log.Error("state of controller refused, the old state goes on", "controller", controller, "revision", state.Revision, "error", err)
+		c.log.Error("state of controller refused, the old state is kept", "controller", controller, "revision", state.Revision, "error", err)
 	}
 	return err
 }

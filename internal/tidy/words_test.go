@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// maxWords are the totals: of the documents that an operator meets, and of all.
+// The totals: of the documents that an operator meets, and of all.
 const (
 	maxWordsOfOperators = 18000
 	maxWordsOfAll       = 35000

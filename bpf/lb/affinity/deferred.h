@@ -94,7 +94,7 @@ inline_always enum verdict table_commit_fast(const struct packet *p, const struc
 	if (deferred_count(p, d->service, &f, d->carried.plain))
 		return FORWARDED_BY_TABLE;
 	c = table_find(d->service, &f, d->carried.plain);
-	if (!c || !table_is_usual(c, p))
+	if (!c || !table_is_fast(c, p))
 		return VERDICT_CONTINUE;
 	return table_count(c, d->service, p->length) ? FORWARDED_BY_TABLE : DROPPED_OVER_LIMIT;
 }

@@ -96,7 +96,7 @@ inline_always _Bool table_count(struct connection *c, const struct service *serv
 }
 
 /* What nearly all packets of a connection are: nothing about the entry changes but its counters. */
-inline_always _Bool table_is_usual(const struct connection *c, const struct packet *p)
+inline_always _Bool table_is_fast(const struct connection *c, const struct packet *p)
 {
 	return (c->owner.word >> 48 & 0xff) == CONNECTION_OPEN &&
 	       !(p->tcp_flags & (TCP_FLAG_FIN_BIT | TCP_FLAG_RST_BIT));

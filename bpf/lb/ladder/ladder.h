@@ -8,8 +8,8 @@
  *      session tls, server not known to answer yet -> whose its hello is (lb/ladder/session.h); a SYN is answered
  *   5. otherwise                 -> placement, with the previous owners as further stops
  *
- * steer_find decides and changes nothing, steer_commit changes and decides nothing: so a packet that turns out not to
- * be usual is steered anew.
+ * steer_find decides and changes nothing, steer_commit changes and decides nothing: a packet that the fast path gives
+ * up is steered again.
  */
 #pragma once
 

@@ -40,9 +40,9 @@ inline_always int enter(struct xdp_md *ctx)
 	if (replica_enabled && is_for_peer((void *)(long)ctx->data, (void *)(long)ctx->data_end))
 		bpf_tail_call(ctx, &tail_calls, CALL_MESSAGE);
 	if (ingress == INGRESS_TIER1) /* constants: a known index is a jump */
-		bpf_tail_call(ctx, &tail_calls, INGRESS_TIER1 - 1);
+		bpf_tail_call(ctx, &tail_calls, CALL_SLOW_TIER);
 	if (functions_enabled)
 		bpf_tail_call(ctx, &tail_calls, CALL_FUNCTION);
-	bpf_tail_call(ctx, &tail_calls, INGRESS_DIRECT - 1);
+	bpf_tail_call(ctx, &tail_calls, CALL_SLOW);
 	return XDP_PASS;
 }

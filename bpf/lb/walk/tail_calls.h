@@ -17,7 +17,17 @@ int lb_session(struct xdp_md *ctx);
 /* Programs for packets that the fast path does not handle: the slow path by ingress, and the programs that it hands
  * packets to. Tail calls, because the programs do not fit on one stack, and a jump costs less than a call. The kernel
  * empties an array that neither a process nor a pin references: user space pins the array of each attached program. */
-enum { CALL_ASK = INGRESS_PEER, CALL_MESSAGE, CALL_FUNCTION, CALL_FUNCTION_PEER, CALL_SESSION, TAIL_CALLS };
+enum {
+	CALL_SLOW = INGRESS_DIRECT - 1,
+	CALL_SLOW_TIER = INGRESS_TIER1 - 1,
+	CALL_SLOW_PEER = INGRESS_PEER - 1,
+	CALL_ASK,
+	CALL_MESSAGE,
+	CALL_FUNCTION,
+	CALL_FUNCTION_PEER,
+	CALL_SESSION,
+	TAIL_CALLS
+};
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
@@ -25,9 +35,9 @@ struct {
 	__uint(key_size, sizeof(__u32));
 	__array(values, int(struct xdp_md *));
 } tail_calls SEC(".maps") = { .values = {
-				      [INGRESS_DIRECT - 1] = lb_slow,
-				      [INGRESS_TIER1 - 1] = lb_slow_tier,
-				      [INGRESS_PEER - 1] = lb_slow_peer,
+				      [CALL_SLOW] = lb_slow,
+				      [CALL_SLOW_TIER] = lb_slow_tier,
+				      [CALL_SLOW_PEER] = lb_slow_peer,
 				      [CALL_ASK] = lb_ask,
 				      [CALL_MESSAGE] = lb_message,
 				      [CALL_FUNCTION] = lb_function,

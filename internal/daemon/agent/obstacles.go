@@ -26,13 +26,13 @@ func (r *reconciler) describe(status *api.AgentStatus) {
 func (r *reconciler) obstacles() (found, problems []string) {
 	switch {
 	case !r.known && r.configPath != "":
-		found = append(found, "the file is refused: what an earlier process left goes on untouched")
+		found = append(found, "the file is refused: what an earlier process left is left unchanged")
 	case !r.known && r.file.Error != "":
-		found = append(found, "the state is refused: what an earlier process left goes on untouched")
+		found = append(found, "the state is refused: what an earlier process left is left unchanged")
 	case !r.known && r.unnamed:
-		found = append(found, r.whyUnnamed()+"; what an earlier process left goes on untouched")
+		found = append(found, r.whyUnnamed()+"; what an earlier process left is left unchanged")
 	case !r.known:
-		found = append(found, "no controller has sent yet what this host serves, and no state was kept: what an earlier process left, if anything, goes on untouched")
+		found = append(found, "no controller has sent yet what this host serves, and no state was kept: what an earlier process left, if anything, is left unchanged")
 	case !r.serving.Any():
 		found = append(found, r.whyUnnamed())
 	}

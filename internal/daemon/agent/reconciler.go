@@ -70,10 +70,10 @@ func (r *reconciler) start(file *config.File, pinned bool) (err error) {
 		err = errors.Join(err, r.apply(file))
 	} else { // it is not known yet what this host serves
 		r.serving.Assume(file)
-		if r.waiting = pinned; pinned && err == nil { // what an earlier process left goes on untouched, and whose tunnels are taken
+		if r.waiting = pinned; pinned && err == nil { // what an earlier process left is left unchanged, and whose tunnels are taken
 			r.tunnels.Do((*tunnels.Tunnels).LeaveUntouched)
 			if r.configPath == "" {
-				r.log.Warn("no state is known: what an earlier process left goes on untouched until a controller says what this host serves", "file", r.desired.Saved.Path)
+				r.log.Warn("no state is known: what an earlier process left is left unchanged until a controller says what this host serves", "file", r.desired.Saved.Path)
 			}
 			return nil
 		}
@@ -95,7 +95,7 @@ func (r *reconciler) followExits(now time.Time) {
 }
 
 // refuseAtStart returns the file, or the last state of controllers, that an agent begins with. One that would give living connections another
-// cookie is refused: nothing is served by it, and what an earlier process left goes on untouched until the file is in order, or taken by
+// cookie is refused: nothing is served by it, and what an earlier process left is left unchanged until the file is in order, or taken by
 // force, or a controller says what this host serves.
 func (r *reconciler) refuseAtStart(file *config.File) *config.File {
 	err := r.serving.KeepsCookies(file, false)
@@ -156,7 +156,7 @@ func (r *reconciler) attachLate() {
 	}
 }
 
-// reload applies a configuration file that was read, if it was; one that cannot be applied is refused and the old state goes on. By force
+// reload applies a configuration file that was read, if it was; one that cannot be applied is refused and the old state is kept. By force
 // it is taken although living connections lose their server. It returns what changed, a line each.
 func (r *reconciler) reload(file *config.File, err error, force bool) (changes []string, _ error) {
 	refused := r.file.Error
@@ -220,7 +220,7 @@ func (r *reconciler) save() {
 func (r *reconciler) checkDevices(now time.Time) {
 	r.programs.Look(now)
 	if err := r.path.FollowClock(); err != nil { // connections are taken over before this host knows of sessions
-		r.log.Error("how the clocks differ is not known", "error", err)
+		r.log.Error("cannot read the offset of CLOCK_TAI", "error", err)
 	}
 	if r.known {
 		r.features.follow(now)

@@ -99,7 +99,7 @@ func Note(file *api.Config, refused string, err error, log *slog.Logger) {
 	switch {
 	case err != nil:
 		if file.Error = err.Error(); file.Error != refused {
-			log.Error("configuration refused, the old state goes on", "error", err)
+			log.Error("configuration refused, the old state is kept", "error", err)
 		}
 	case refused != "":
 		log.Info("the configuration is in order again", "file", file.Path)

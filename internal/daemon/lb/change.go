@@ -23,12 +23,12 @@ import (
 	"github.com/ballast-lb/ballast/internal/machine/follow"
 )
 
-// changes are carried out one at a time, and by nobody else. Who only looks takes tables.Now and outcome, and waits for no change. Its lock
-// comes before those of all parts.
+// changes carry out one change of the desired state at a time. Readers use tables.Now and outcome, and never block. mutex comes before the locks
+// of all parts.
 type changes struct {
 	*parts
-	turn    sync.Mutex
-	owned   owned // by whose turn it is
+	mutex   sync.Mutex
+	owned   owned // mutex guards it
 	outcome atomic.Pointer[outcome]
 }
 
@@ -49,15 +49,15 @@ type outcome struct {
 	unsaved  string     // why the state file is not that of now, empty: it is
 }
 
-// changing is the turn to change the desired state: changes.change gives it.
+// changing is what a change of the desired state works on while it holds the mutex: changes.change gives it.
 type changing struct {
 	*changes
 	*owned
 }
 
 func (cs *changes) change(do func(c changing) error) error {
-	cs.turn.Lock()
-	defer cs.turn.Unlock()
+	cs.mutex.Lock()
+	defer cs.mutex.Unlock()
 	return do(changing{cs, &cs.owned})
 }
 

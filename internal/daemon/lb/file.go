@@ -29,7 +29,7 @@ func (c changing) begin(file *config.File) error {
 	return c.reconcile(c.state)
 }
 
-// Reload applies the configuration file as it is now; one that cannot be applied is refused and the old state goes on. By force it is taken
+// Reload applies the configuration file as it is now; one that cannot be applied is refused and the old state is kept. By force it is taken
 // although living connections lose their servers. It returns what changed, a line each.
 func (cs *changes) Reload(force bool) (changes []string, err error) {
 	err = cs.change(func(c changing) error {

@@ -111,7 +111,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	defer func() { o.Log.Info("stopped: "+instance.Leaves, "instance", o.Instance) }()
 	defer func() { // what is under way is finished, and nothing begins any more: the process ends here
-		lb.turn.Lock()
+		lb.changes.mutex.Lock()
 		lb.programs.mutex.Lock()
 		lb.tables.Stop()
 	}()
@@ -214,7 +214,7 @@ func (lb *lifecycle) start(interfaces []*net.Interface, flows *flowlog.Log) erro
 	}
 	if waits {
 		lb.programs.pending = interfaces
-		lb.log.Warn("no state is known: what an earlier process left goes on untouched until a controller says what to do", "file", lb.owned.kept.Path)
+		lb.log.Warn("no state is known: what an earlier process left is left unchanged until a controller says what to do", "file", lb.owned.kept.Path)
 		return nil
 	}
 	err = lb.change(func(c changing) error { return c.begin(file) })
@@ -343,7 +343,7 @@ func (lb *lifecycle) age(ctx context.Context, running *sync.WaitGroup) {
 		}
 		lb.tracer.Refill()
 		if err := lb.tables.Path().FollowClock(); err != nil {
-			lb.log.Error("how the clocks differ is not known", "error", err)
+			lb.log.Error("cannot read the offset of CLOCK_TAI", "error", err)
 		}
 		if err := lb.tables.Probe(lb.checks.Silent()); err != nil {
 			lb.log.Warn("next hops of servers that do not answer are not confirmed", "error", err)

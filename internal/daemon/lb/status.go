@@ -38,7 +38,7 @@ func (o observer) obstacles(now *dataplane.Snapshot, programs attachedTo) (found
 	outcome := o.outcome.Load()
 	switch {
 	case !now.Followed && !now.Incomplete:
-		return append(found, "no controller has sent a state yet, and no state was kept: what an earlier process left goes on untouched")
+		return append(found, "no controller has sent a state yet, and no state was kept: what an earlier process left is left unchanged")
 	case len(now.Places) > 0:
 	case o.controllers != nil && outcome.revision == 0:
 		found = append(found, "no controller has sent a state yet, and no state was kept")

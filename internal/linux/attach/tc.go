@@ -25,7 +25,7 @@ var (
 )
 
 // A TC is one program at a hook of a device, by tcx or, where the kernel has none, by a filter of a clsact qdisc
-// (attach_clsact.go). All is done in the calling thread's network namespace.
+// (clsact.go). All is done in the calling thread's network namespace.
 type TC struct {
 	Program *ebpf.Program
 	Hook    Hook

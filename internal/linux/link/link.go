@@ -62,7 +62,7 @@ func (w *Wire) Losses() (losses Losses, err error) {
 	return losses, w.objects.Losses.Lookup(uint32(0), &losses)
 }
 
-// Close detaches the losing program and unloads both; a pass program attached by netlink stays, and without tcx (attach_clsact.go) a filter
+// Close detaches the losing program and unloads both; a pass program attached by netlink stays, and without tcx (internal/linux/attach/clsact.go) a filter
 // in another network namespace than the caller's: those of labs go with their namespaces.
 func (w *Wire) Close() error {
 	if w.egress != nil {

@@ -73,12 +73,12 @@ type counts struct {
 	reclaimed atomic.Uint64 // connections whose index others needed, as far as the data path tells: while there is a log
 }
 
-// New returns a keeper that does nothing yet.
+// New returns a sweeper that does nothing yet.
 func New(o Options) *Sweeper {
 	return &Sweeper{Options: o, path: o.Tables.Path(), counts: map[string]*counts{}}
 }
 
-// held is the keeper's tables while they stay where they are and nobody else has them.
+// held is the sweeper's tables while they stay where they are and nobody else has them.
 type held struct {
 	*Sweeper
 	now *dataplane.Snapshot

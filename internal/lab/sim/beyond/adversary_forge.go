@@ -31,7 +31,7 @@ func reportForged(run *sim.Run, key cookie.Key) {
 	run.Share("turned-victim", turned.victim, forgedCookies)
 }
 
-// readCookie is what a load balancer that has one key makes of a cookie (bpf/lb/ladder/ladder.h, steer_by_cookie); 0: it is of another key.
+// readCookie is what a load balancer that has one key makes of a cookie (bpf/lb/ladder/ladder.h, steer_by_carried); 0: it is of another key.
 func readCookie(forged uint16, hash uint64) (plain uint16) {
 	if cookie.EpochBit(talkCookieBits, uint32(forged)) != talkEpoch {
 		return 0

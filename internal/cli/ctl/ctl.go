@@ -14,7 +14,7 @@ import (
 
 // Command makes `ballast ctl`.
 func Command() *cobra.Command {
-	cmd := &cobra.Command{Use: "ctl", Short: "Look at a running fleet and change what it does"}
+	cmd := &cobra.Command{Use: "ctl", Short: "Show and change a running fleet"}
 	c := ask.New(cmd)
 	cmd.AddGroup(&cobra.Group{ID: "commands", Title: "Commands:"}, &cobra.Group{ID: "short", Title: "Short forms:"})
 	group(cmd, "commands", fleet.Service(c), fleet.Server(c), fleet.Node(c), fleet.Replica(c), fleet.Controller(c), fleet.Fleet(c), fleet.History(c), fleet.Apply(c),

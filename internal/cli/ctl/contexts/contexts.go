@@ -23,18 +23,18 @@ type row struct {
 
 // Command makes `ballast ctl context`.
 func Command(c *ask.Control) *cobra.Command {
-	cmd := &cobra.Command{Use: "context", Short: "Give fleets names: who is asked where no flag says it"}
+	cmd := &cobra.Command{Use: "context", Short: "Manage contexts: named fleets for commands without connection flags"}
 	cmd.AddCommand(list(c), show(c), use(), set(c), remove())
 	return cmd
 }
 
 func list(c *ask.Control) *cobra.Command {
-	return command.Reading(&cobra.Command{Use: "list", Short: "The contexts, and which is used"}, c.Output,
+	return command.Reading(&cobra.Command{Use: "list", Short: "List contexts"}, c.Output,
 		func(*cobra.Command, []string) ([]row, error) { return rows(c) }, printRows)
 }
 
 func show(c *ask.Control) *cobra.Command {
-	return command.Reading(&cobra.Command{Use: "show [NAME]", Short: "A context, or the one that is used, and what chose it"}, c.Output,
+	return command.Reading(&cobra.Command{Use: "show [NAME]", Short: "Show a context, or the one in use and what selected it"}, c.Output,
 		func(_ *cobra.Command, args []string) (row, error) {
 			all, err := rows(c)
 			if err != nil {

@@ -21,8 +21,8 @@ type controllerRow struct {
 
 // Controller makes `ballast ctl controller`.
 func Controller(c *ask.Control) *cobra.Command {
-	cmd := &cobra.Command{Use: "controller", Short: "The controllers that keep the fleet's state"}
-	list := command.Listing(&cobra.Command{Use: "list", Short: "Who they are, and whether they are alive"}, c.Output,
+	cmd := &cobra.Command{Use: "controller", Short: "Manage the controllers that keep the fleet's state"}
+	list := command.Listing(&cobra.Command{Use: "list", Short: "List controllers and whether they are alive"}, c.Output,
 		func(cmd *cobra.Command, _ []string) ([]controllerRow, error) {
 			client, err := c.Controllers()
 			if err != nil {
@@ -36,7 +36,7 @@ func Controller(c *ask.Control) *cobra.Command {
 			return rows, err
 		}, printControllers)
 	remove := &cobra.Command{
-		Use: "remove NAME", Short: "Take one off the list that is gone for good, or that is to go",
+		Use: "remove NAME", Short: "Remove a controller that is gone for good, or is to leave",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			client, err := c.Controllers()
 			if err != nil {

@@ -71,7 +71,7 @@ func History(c *ask.Control) *cobra.Command {
 
 func listHistory(c *ask.Control) *cobra.Command {
 	return command.Listing(&cobra.Command{
-		Use: "list", Short: "The last changes of the fleet, and who made them",
+		Use: "list", Short: "List the last changes of the fleet and who made them",
 	}, c.Output, func(cmd *cobra.Command, _ []string) ([]historyRow, error) {
 		answer, err := ask.Fleet(c, cmd, ballastv1connect.FleetClient.ListChanges, &ballastv1.ListChangesRequest{})
 		rows := []historyRow{}

@@ -43,14 +43,14 @@ type nodeRow struct {
 // ListNodes makes `ballast ctl node list`.
 func ListNodes(c *ask.Control) *cobra.Command {
 	return command.Listing(&cobra.Command{
-		Use: "list", Short: "Controllers, load balancers and agents that are connected, or were",
+		Use: "list", Short: "List controllers, load balancers and agents that are or were connected",
 	}, c.Output, func(cmd *cobra.Command, _ []string) ([]nodeRow, error) { return nodeRows(c, cmd) }, printNodes)
 }
 
 // showNode makes `ballast ctl node show`. A controller, a load balancer and an agent may have one name.
 func showNode(c *ask.Control) *cobra.Command {
 	role := ""
-	cmd := &cobra.Command{Use: "show NAME", Short: "All that is known of a node"}
+	cmd := &cobra.Command{Use: "show NAME", Short: "Show everything known about a node"}
 	cmd.Flags().Var(command.OneOf(&role, "controller", "lb", "agent"), "role", "the one of this role, where several have the name: controller, lb or agent")
 	return command.Listing(cmd, c.Output, func(cmd *cobra.Command, args []string) (*nodeRow, error) {
 		rows, err := nodeRows(c, cmd)
@@ -172,7 +172,7 @@ func (n *nodeRow) tier() string {
 
 // Node makes `ballast ctl node`.
 func Node(c *ask.Control) *cobra.Command {
-	cmd := &cobra.Command{Use: "node", Short: "Look at nodes, give load balancers a tier or BGP, drain those of the second or with BGP; forget nodes that are lost"}
+	cmd := &cobra.Command{Use: "node", Short: "Manage nodes: tiers, BGP, drains, lost nodes"}
 	act := func(method ask.Method[*ballastv1.NodeRequest], act *cobra.Command) *cobra.Command {
 		act.Use += " NAME"
 		return ask.Changing(c, act, method, func(args []string) (*ballastv1.NodeRequest, error) { return &ballastv1.NodeRequest{Node: args[0]}, nil })
@@ -184,10 +184,10 @@ func Node(c *ask.Control) *cobra.Command {
 		Use: "undrain", Short: "Give a load balancer of the second tier new connections again; with BGP, announce its VIPs",
 	})
 	remove := act(ballastv1connect.FleetClient.RemoveNode, &cobra.Command{
-		Use: "remove", Short: "Take a load balancer's tier and BGP away: one of the second tier gets no packets any more",
+		Use: "remove", Short: "Remove a load balancer's tier and BGP: one of the second tier gets no more packets",
 	})
 	forget := act(ballastv1connect.FleetClient.ForgetNode, &cobra.Command{
-		Use: "forget", Short: "Take a node that is lost and does not come back off the list of nodes",
+		Use: "forget", Short: "Forget a lost node that does not return",
 	})
 	c.MayHarm(drain, remove)
 	cmd.AddCommand(ListNodes(c), showNode(c), addNode(c), drain, undrain, remove, nodeHealth(c), forget)
@@ -197,7 +197,7 @@ func Node(c *ask.Control) *cobra.Command {
 func addNode(c *ask.Control) *cobra.Command {
 	node := &ballastv1.Node{}
 	cmd := &cobra.Command{Use: "add NAME [--tier first|second [--address ADDRESS]] [--bgp-as AS --bgp-neighbors ADDRESS,...]",
-		Short: "Give a load balancer a tier, or have it announce VIPs by BGP"}
+		Short: "Set a load balancer's tier or BGP"}
 	fields := slices.DeleteFunc(slices.Clone(schema.Node), func(f schema.Field[model.Node]) bool { return f.Key == "name" || f.Key == "state" })
 	fieldFlags(cmd, fields, model.Node{}, node, api.NodeToProto)
 	cmd.MarkFlagsOneRequired("tier", "bgp-as")
@@ -209,7 +209,7 @@ func addNode(c *ask.Control) *cobra.Command {
 
 func nodeHealth(c *ask.Control) *cobra.Command {
 	request := &ballastv1.SetNodeHealthRequest{}
-	cmd := &cobra.Command{Use: "health --check KIND [--CHOICE VALUE]...", Short: "Say how load balancers of the second tier are checked"}
+	cmd := &cobra.Command{Use: "health --check KIND [--CHOICE VALUE]...", Short: "Set how load balancers of the second tier are checked"}
 	fields := schema.Section("health", schema.Health, func(h *model.Health) *model.Health { return h })
 	fields = slices.DeleteFunc(fields, func(f schema.Field[model.Health]) bool { return f.Key == "health.deadline" }) // nodes have none
 	fieldFlags(cmd, fields, model.Health{}, request, func(h *model.Health) *ballastv1.SetNodeHealthRequest {

@@ -1,4 +1,4 @@
-// The ring of load balancers that keep the replicated table: replica list|set|drain|undrain.
+// Show the ring of load balancers that keep the replicated table: replica list|set|drain|undrain.
 package fleet
 
 import (
@@ -61,7 +61,7 @@ type syncRow struct {
 // ListReplicas makes `ballast ctl replica list`.
 func ListReplicas(c *ask.Control) *cobra.Command {
 	return command.Listing(&cobra.Command{
-		Use: "list", Short: "The ring of load balancers that keep the replicated table",
+		Use: "list", Short: "Show the ring of load balancers that keep the replicated table",
 	}, c.Output, func(cmd *cobra.Command, _ []string) (ringStatus, error) {
 		answer, err := ask.Fleet(c, cmd, ballastv1connect.FleetClient.ListReplicas, &ballastv1.ListReplicasRequest{})
 		return ringOf(answer), err
@@ -123,8 +123,8 @@ func printRing(table *command.Table, ring ringStatus) {
 
 // Replica makes `ballast ctl replica`.
 func Replica(c *ask.Control) *cobra.Command {
-	cmd := &cobra.Command{Use: "replica", Short: "Say how the replicated table is kept, take load balancers off its ring"}
-	undrain := ask.Changing(c, &cobra.Command{Use: "undrain NAME", Short: "Let a load balancer onto the ring again"},
+	cmd := &cobra.Command{Use: "replica", Short: "Manage the replicated table and its ring"}
+	undrain := ask.Changing(c, &cobra.Command{Use: "undrain NAME", Short: "Return a load balancer to the ring"},
 		ballastv1connect.FleetClient.UndrainReplica, func(args []string) (*ballastv1.NodeRequest, error) { return &ballastv1.NodeRequest{Node: args[0]}, nil })
 	set := setReplicas(c)
 	c.MayHarm(set)
@@ -134,7 +134,7 @@ func Replica(c *ask.Control) *cobra.Command {
 
 func setReplicas(c *ask.Control) *cobra.Command {
 	given := &ballastv1.Replicas{}
-	cmd := &cobra.Command{Use: "set [--chain N] [--idle-timeout DURATION]", Short: "Say how the replicated table is kept"}
+	cmd := &cobra.Command{Use: "set [--chain N] [--idle-timeout DURATION]", Short: "Set how the replicated table is kept"}
 	fieldFlags(cmd, schema.Replicas, model.Replicas{}, given, func(r *model.Replicas) *ballastv1.Replicas { return api.ReplicasToProto(r) })
 	return ask.Changing(c, cmd, ballastv1connect.FleetClient.SetReplicas, func([]string) (*ballastv1.SetReplicasRequest, error) {
 		if proto.Size(given) == 0 {
@@ -150,7 +150,7 @@ const ringPeriod = 200 * time.Millisecond
 func drainReplica(c *ask.Control) *cobra.Command {
 	var wait bool
 	var timeout time.Duration
-	cmd := &cobra.Command{Use: "drain NAME", Short: "Take a load balancer off the ring, without loss; it goes on forwarding"}
+	cmd := &cobra.Command{Use: "drain NAME", Short: "Drain a load balancer from the ring; it keeps forwarding"}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if !wait && timeout != 0 {
 			return command.Usage("--timeout ends a --wait: give both")

@@ -49,7 +49,7 @@ type serverSeen struct {
 // ListServers makes `ballast ctl server list`.
 func ListServers(c *ask.Control) *cobra.Command {
 	return command.Listing(&cobra.Command{
-		Use: "list [SERVICE]", Short: "The servers with health, load, weight and live connections",
+		Use: "list [SERVICE]", Short: "List servers with health, load, weight and live connections",
 	}, c.Output, func(cmd *cobra.Command, args []string) ([]serverRow, error) {
 		return serverRows(c, cmd, strings.Join(args, ""))
 	}, printServers)
@@ -57,7 +57,7 @@ func ListServers(c *ask.Control) *cobra.Command {
 
 // showServer makes `ballast ctl server show`.
 func showServer(c *ask.Control) *cobra.Command {
-	return command.Listing(&cobra.Command{Use: "show SERVICE SERVER", Short: "All that is known of a server"}, c.Output,
+	return command.Listing(&cobra.Command{Use: "show SERVICE SERVER", Short: "Show everything known about a server"}, c.Output,
 		func(cmd *cobra.Command, args []string) (*serverRow, error) {
 			rows, err := serverRows(c, cmd, args[0])
 			if err != nil {
@@ -215,19 +215,19 @@ func areLost(names []string) string {
 
 // Server makes `ballast ctl server`.
 func Server(c *ask.Control) *cobra.Command {
-	cmd := &cobra.Command{Use: "server", Short: "Look at, add, drain, remove or weigh servers"}
+	cmd := &cobra.Command{Use: "server", Short: "Manage servers"}
 	act := func(method ask.Method[*ballastv1.ServerRequest], act *cobra.Command) *cobra.Command {
 		act.Use += " SERVICE SERVER"
 		return ask.Changing(c, act, method, func(args []string) (*ballastv1.ServerRequest, error) {
 			return &ballastv1.ServerRequest{Service: args[0], Server: args[1]}, nil
 		})
 	}
-	undrain := act(ballastv1connect.FleetClient.UndrainServer, &cobra.Command{Use: "undrain", Short: "Give a drained server new connections again"})
+	undrain := act(ballastv1connect.FleetClient.UndrainServer, &cobra.Command{Use: "undrain", Short: "Return a drained server to service"})
 	remove := act(ballastv1connect.FleetClient.RemoveServer, &cobra.Command{
 		Use: "remove", Short: "Remove a server; the connections it has stay until they end",
 	})
 	forget := act(ballastv1connect.FleetClient.ForgetServer, &cobra.Command{
-		Use: "forget", Short: "Give up a removed server at once: connections it still has break, its id is free",
+		Use: "forget", Short: "Forget a removed server now: its connections break, its id is free",
 	})
 	drain, weight := drain(c), weight(c)
 	c.MayHarm(drain, remove, weight)

@@ -38,7 +38,7 @@ func (s services) MarshalJSON() ([]byte, error) {
 
 // ListServices makes `ballast ctl service list`.
 func ListServices(c *ask.Control) *cobra.Command {
-	return command.Listing(&cobra.Command{Use: "list", Short: "The services and how they are served"}, c.Output,
+	return command.Listing(&cobra.Command{Use: "list", Short: "List services"}, c.Output,
 		func(cmd *cobra.Command, _ []string) (services, error) { return findServices(c, cmd) }, printServices)
 }
 
@@ -55,7 +55,7 @@ func (s service) MarshalJSON() ([]byte, error) {
 
 // showService makes `ballast ctl service show`.
 func showService(c *ask.Control) *cobra.Command {
-	return command.Listing(&cobra.Command{Use: "show NAME", Short: "All choices of a service"}, c.Output,
+	return command.Listing(&cobra.Command{Use: "show NAME", Short: "Show all fields of a service"}, c.Output,
 		func(cmd *cobra.Command, args []string) (service, error) {
 			all, err := findServices(c, cmd)
 			if err != nil {
@@ -116,8 +116,8 @@ func countedHere(ctx context.Context, c *ask.Control) (services []api.ServiceSta
 
 // Service makes `ballast ctl service`.
 func Service(c *ask.Control) *cobra.Command {
-	cmd := &cobra.Command{Use: "service", Short: "Look at, add, change or remove services"}
-	set := put(c, true, &cobra.Command{Use: "set NAME [--CHOICE VALUE]...", Short: "Change choices of a service; those not given stay"})
+	cmd := &cobra.Command{Use: "service", Short: "Manage services"}
+	set := put(c, true, &cobra.Command{Use: "set NAME [--CHOICE VALUE]...", Short: "Change fields of a service; others stay"})
 	remove := ask.Changing(c, &cobra.Command{
 		Use:   "remove NAME",
 		Short: "Remove a service with its servers at once: its packets go to the host, its connections end",

@@ -39,7 +39,7 @@ type keyRow struct {
 // ListKeys makes `ballast ctl key list`.
 func ListKeys(c *ask.Control) *cobra.Command {
 	return command.Listing(&cobra.Command{
-		Use: "list", Short: "The epochs whose keys are known, never the keys",
+		Use: "list", Short: "List epochs of keys, never the keys",
 	}, c.Output, func(cmd *cobra.Command, _ []string) (keyList, error) {
 		known, err := ask.Fleet(c, cmd, ballastv1connect.FleetClient.ListKeys, &ballastv1.ListKeysRequest{})
 		if err != nil {
@@ -92,7 +92,7 @@ func printKeys(table *command.Table, keys keyList) {
 
 // Key makes `ballast ctl key`.
 func Key(c *ask.Control) *cobra.Command {
-	cmd := &cobra.Command{Use: "key", Short: "Look at, make and rotate keys"}
+	cmd := &cobra.Command{Use: "key", Short: "Manage cookie keys"}
 	act := func(method ask.Method[*ballastv1.KeyRequest], use, short string) *cobra.Command {
 		request := &ballastv1.KeyRequest{}
 		act := ask.Changing(c, &cobra.Command{Use: use, Short: short}, method, func(args []string) (*ballastv1.KeyRequest, error) {

@@ -33,7 +33,7 @@ type ticketRow struct {
 // ListTickets makes `ballast ctl ticket list`.
 func ListTickets(c *ask.Control) *cobra.Command {
 	return command.Listing(&cobra.Command{
-		Use: "list", Short: "The keys of TLS session tickets, never the keys themselves",
+		Use: "list", Short: "List epochs of ticket keys, never the keys",
 	}, c.Output, func(cmd *cobra.Command, _ []string) (list ticketList, err error) {
 		known, err := ask.Fleet(c, cmd, ballastv1connect.FleetClient.ListTicketKeys, &ballastv1.ListTicketKeysRequest{})
 		if err != nil {
@@ -84,9 +84,9 @@ func printTickets(table *command.Table, list ticketList) {
 
 // Ticket makes `ballast ctl ticket`.
 func Ticket(c *ask.Control) *cobra.Command {
-	cmd := &cobra.Command{Use: "ticket", Short: "Look at the keys of TLS session tickets, turn to another, or revoke all"}
+	cmd := &cobra.Command{Use: "ticket", Short: "Manage the keys of TLS session tickets"}
 	request := &ballastv1.KeyRequest{}
-	use := ask.Changing(c, &cobra.Command{Use: "use [EPOCH]", Short: "Make tickets by another epoch's key (default: the next)"},
+	use := ask.Changing(c, &cobra.Command{Use: "use [EPOCH]", Short: "Issue tickets with another epoch's key (default: the next)"},
 		ballastv1connect.FleetClient.UseTicketKey, func(args []string) (*ballastv1.KeyRequest, error) {
 			if len(args) == 0 {
 				return request, nil
@@ -99,7 +99,7 @@ func Ticket(c *ask.Control) *cobra.Command {
 			return request, nil
 		})
 	use.Flags().BoolVar(&request.Force, "force", false, "even if servers cannot read its tickets yet: sessions begin again there")
-	revoke := &cobra.Command{Use: "revoke", Short: "Put a new key in the place of all: all sessions begin again"}
+	revoke := &cobra.Command{Use: "revoke", Short: "Replace all keys: all sessions begin again"}
 	ask.Changing(c, revoke, ballastv1connect.FleetClient.RevokeTicketKeys, func([]string) (*ballastv1.RevokeTicketKeysRequest, error) {
 		known, err := ask.Fleet(c, revoke, ballastv1connect.FleetClient.ListTicketKeys, &ballastv1.ListTicketKeysRequest{})
 		request := &ballastv1.RevokeTicketKeysRequest{}

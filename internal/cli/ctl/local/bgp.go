@@ -19,7 +19,7 @@ func BGP(c *ask.Control) *cobra.Command {
 }
 
 func showBGP(c *ask.Control) *cobra.Command {
-	return ask.ListLocal(c, &cobra.Command{Use: "show", Short: "Sessions with routers, and the VIPs announced to them"}, api.PathBGP, printBGP)
+	return ask.ListLocal(c, &cobra.Command{Use: "show", Short: "Show BGP sessions and the VIPs announced"}, api.PathBGP, printBGP)
 }
 
 func printBGP(out *command.Table, s api.BGPStatus) {

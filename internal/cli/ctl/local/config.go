@@ -14,7 +14,7 @@ import (
 
 // Config makes `ballast ctl config`.
 func Config(c *ask.Control) *cobra.Command {
-	cmd := &cobra.Command{Use: "config", Short: "Compare what a daemon runs with its configuration file, and have the file read"}
+	cmd := &cobra.Command{Use: "config", Short: "Compare a daemon's state with its configuration file, and reload the file"}
 	act := func(name string, act *cobra.Command) *cobra.Command {
 		force := act.Flags().Bool("force", false, "even if living connections lose their servers")
 		act.Use = name

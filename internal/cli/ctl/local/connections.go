@@ -26,7 +26,7 @@ type connectionsView struct {
 // ListConnections makes `ballast ctl connection list`.
 func ListConnections(c *ask.Control) *cobra.Command {
 	v := &connectionsView{}
-	cmd := &cobra.Command{Use: "list", Short: "Connections of services with affinity table: who talks most, to whom, for how long"}
+	cmd := &cobra.Command{Use: "list", Short: "List connections of services with affinity table: top talkers, servers, durations"}
 	flags := cmd.Flags()
 	flags.StringVar(&v.query.Service, "service", "", "only this service")
 	flags.StringVar(&v.query.Server, "server", "", "only the server of this name")
@@ -44,7 +44,7 @@ func ListConnections(c *ask.Control) *cobra.Command {
 
 // Connection makes `ballast ctl connection`.
 func Connection(c *ask.Control) *cobra.Command {
-	cmd := &cobra.Command{Use: "connection", Short: "Look at the connections in this load balancer's tables"}
+	cmd := &cobra.Command{Use: "connection", Short: "Show the connections in this load balancer's tables"}
 	cmd.AddCommand(ListConnections(c))
 	return cmd
 }

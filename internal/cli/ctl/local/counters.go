@@ -17,14 +17,14 @@ import (
 
 // Counter makes `ballast ctl counter`.
 func Counter(c *ask.Control) *cobra.Command {
-	cmd := &cobra.Command{Use: "counter", Short: "Packets by what became of them"}
+	cmd := &cobra.Command{Use: "counter", Short: "Count packets by verdict"}
 	cmd.AddCommand(ListCounters(c), explainCounters(c), ResetCounters(c))
 	return cmd
 }
 
 // ListCounters makes `ballast ctl counter list`.
 func ListCounters(c *ask.Control) *cobra.Command {
-	return ask.ListLocal(c, &cobra.Command{Use: "list", Short: "Packets by what became of them"}, api.PathCounters,
+	return ask.ListLocal(c, &cobra.Command{Use: "list", Short: "Count packets by verdict"}, api.PathCounters,
 		func(out *command.Table, counters api.Counters) {
 			for _, name := range slices.Sorted(maps.Keys(counters.Counters)) {
 				if counters.Counters[name] > 0 || out.Wide {
@@ -36,7 +36,7 @@ func ListCounters(c *ask.Control) *cobra.Command {
 
 // explainCounters makes `ballast ctl counter explain`, which asks no daemon.
 func explainCounters(c *ask.Control) *cobra.Command {
-	cmd := &cobra.Command{Use: "explain [COUNTER...]", Short: "What counters mean, and when to worry"}
+	cmd := &cobra.Command{Use: "explain [COUNTER...]", Short: "Explain counters: meaning, and when to worry"}
 	cmd.ValidArgsFunction = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		var names []string
 		for _, e := range verdict.Explanations() {

@@ -31,7 +31,7 @@ func QUIC(c *ask.Control) *cobra.Command {
 		names = append(names, name)
 	}
 	slices.Sort(names)
-	cmd := &cobra.Command{Use: "quic", Short: "How servers of services with affinity quic make their connection ids"}
+	cmd := &cobra.Command{Use: "quic", Short: "Show how servers of services with affinity quic make connection ids"}
 	config := &cobra.Command{Use: "config SERVICE", Short: "Print the configuration of a server on this host"}
 	program := config.Flags().String("for", "", "program that it is for: "+strings.Join(names, ", "))
 	config.RunE = func(cmd *cobra.Command, args []string) error {

@@ -14,13 +14,13 @@ import (
 
 // ListSessions makes `ballast ctl session list`.
 func ListSessions(c *ask.Control) *cobra.Command {
-	return ask.ListLocal(c, &cobra.Command{Use: "list", Short: "Services with session tls: how many connections resumed a session of a server, and why others did not"},
+	return ask.ListLocal(c, &cobra.Command{Use: "list", Short: "Show services with session tls: resumed connections, and why others did not resume"},
 		api.PathSessions, printSessions)
 }
 
 // Session makes `ballast ctl session`.
 func Session(c *ask.Control) *cobra.Command {
-	cmd := &cobra.Command{Use: "session", Short: "Look at what becomes of TLS sessions"}
+	cmd := &cobra.Command{Use: "session", Short: "Show what becomes of TLS sessions"}
 	cmd.AddCommand(ListSessions(c))
 	return cmd
 }

@@ -32,7 +32,7 @@ type anyStatus struct {
 
 // Status makes `ballast ctl status`.
 func Status(c *ask.Control) *cobra.Command {
-	return ask.ListLocal(c, &cobra.Command{Use: "status", Short: "Is it ready, by which file, and what is not as wanted"}, api.PathStatus, printStatus)
+	return ask.ListLocal(c, &cobra.Command{Use: "status", Short: "Show readiness, configuration file and problems"}, api.PathStatus, printStatus)
 }
 
 func printStatus(out *command.Table, s anyStatus) {
@@ -162,7 +162,7 @@ func printReplicas(out *command.Table, r *api.ReplicaStatus) {
 // Metrics makes `ballast ctl metrics`.
 func Metrics(c *ask.Control) *cobra.Command {
 	return &cobra.Command{
-		Use: "metrics", Short: "Everything that is counted, in the format of Prometheus",
+		Use: "metrics", Short: "Print all metrics in the Prometheus format",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			stream, err := c.Stream(cmd, api.PathMetrics)
 			if err != nil {

@@ -14,7 +14,7 @@ import (
 
 // Suspect makes `ballast ctl suspect`.
 func Suspect(c *ask.Control) *cobra.Command {
-	cmd := &cobra.Command{Use: "suspect", Short: "Clients whose packets visit a scrubber first"}
+	cmd := &cobra.Command{Use: "suspect", Short: "List clients whose packets visit a scrubber first"}
 	cmd.AddCommand(ListSuspects(c), AddSuspect(c), RemoveSuspect(c))
 	return cmd
 }
@@ -63,7 +63,7 @@ func changeSuspect(c *ask.Control, method string, s *api.Suspect, cmd *cobra.Com
 
 // ListSuspects makes `ballast ctl suspect list`.
 func ListSuspects(c *ask.Control) *cobra.Command {
-	return ask.ListLocal(c, &cobra.Command{Use: "list", Short: "Clients whose packets visit a scrubber first"}, api.PathSuspects,
+	return ask.ListLocal(c, &cobra.Command{Use: "list", Short: "List clients whose packets visit a scrubber first"}, api.PathSuspects,
 		func(table *command.Table, list []api.Suspect) {
 			table.Row("SERVICE\tCLIENT\tUNTIL")
 			for _, s := range list {

@@ -16,7 +16,7 @@ import (
 
 func revoke(c *ask.Control) *cobra.Command {
 	request := &ballastv1.RevokeCertificateRequest{}
-	cmd := &cobra.Command{Use: "revoke NAME|SERIAL|FILE.crt", Short: "Have nobody accept certificates any more; it cannot be taken back"}
+	cmd := &cobra.Command{Use: "revoke NAME|SERIAL|FILE.crt", Short: "Revoke certificates; this cannot be undone"}
 	ask.Changing(c, cmd, ballastv1connect.FleetClient.RevokeCertificate, func(args []string) (*ballastv1.RevokeCertificateRequest, error) {
 		if strings.HasSuffix(args[0], ".crt") || strings.Contains(args[0], "/") {
 			certificate, err := pki.ReadCertificate(args[0])

@@ -5,5 +5,5 @@ import _ "embed"
 
 // Verdicts declares every way out of them.
 //
-//go:embed agent.h
+//go:embed verdict.h
 var Verdicts string

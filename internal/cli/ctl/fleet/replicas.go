@@ -1,4 +1,4 @@
-// Show the ring of load balancers that keep the replicated table: replica list|set|drain|undrain.
+// The ring of load balancers that keep the replicated table: replica list|set|drain|undrain.
 package fleet
 
 import (

@@ -17,14 +17,14 @@ import (
 
 // Counter makes `ballast ctl counter`.
 func Counter(c *ask.Control) *cobra.Command {
-	cmd := &cobra.Command{Use: "counter", Short: "Count packets by verdict"}
+	cmd := &cobra.Command{Use: "counter", Short: "Show packet counters by verdict"}
 	cmd.AddCommand(ListCounters(c), explainCounters(c), ResetCounters(c))
 	return cmd
 }
 
 // ListCounters makes `ballast ctl counter list`.
 func ListCounters(c *ask.Control) *cobra.Command {
-	return ask.ListLocal(c, &cobra.Command{Use: "list", Short: "Count packets by verdict"}, api.PathCounters,
+	return ask.ListLocal(c, &cobra.Command{Use: "list", Short: "Show packet counters by verdict"}, api.PathCounters,
 		func(out *command.Table, counters api.Counters) {
 			for _, name := range slices.Sorted(maps.Keys(counters.Counters)) {
 				if counters.Counters[name] > 0 || out.Wide {

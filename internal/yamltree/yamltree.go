@@ -11,9 +11,11 @@ import (
 	"maps"
 	"regexp"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 
@@ -99,6 +101,9 @@ func (r *Reader) Parse(text []byte) (root Node) {
 			root = nil
 		}
 	}()
+	if !r.checkText(text) {
+		return nil
+	}
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
 	for {
 		var document yaml.Node
@@ -107,7 +112,7 @@ func (r *Reader) Parse(text []byte) (root Node) {
 			break
 		}
 		if err != nil {
-			r.syntaxError(err)
+			r.syntaxError(text, err)
 			return nil
 		}
 		body := document.Content[0]
@@ -175,17 +180,36 @@ func printable(key string) string {
 	return key
 }
 
-// atLine is how the YAML library begins an error where it knows the line.
-var atLine = regexp.MustCompile(`^line (\d+): `)
+// atLine is how the YAML library begins most errors. The line is where the list or mapping begins that it was reading.
+var atLine = regexp.MustCompile(`^(yaml: )?(line \d+: )?`)
 
-func (r *Reader) syntaxError(err error) {
-	line, problem := 1, strings.TrimPrefix(err.Error(), "yaml: ")
-	if found := atLine.FindStringSubmatch(problem); found != nil {
-		line, _ = strconv.Atoi(found[1])
-		problem = problem[len(found[0]):]
+// maxSought is the size, in bytes, of the largest file in which the line of a syntax error is sought.
+const maxSought = 1 << 20
+
+// syntaxError objects to the first line up to which the file has the error.
+func (r *Reader) syntaxError(text []byte, err error) {
+	problemOf := func(err error) string { return atLine.ReplaceAllString(err.Error(), "") }
+	lines, problem, line := bytes.SplitAfter(text, []byte("\n")), problemOf(err), 1
+	if len(text) <= maxSought {
+		line += sort.Search(len(lines)-1, func(i int) bool {
+			var document yaml.Node
+			err := yaml.Unmarshal(bytes.Join(lines[:i+1], nil), &document)
+			return err != nil && problemOf(err) == problem
+		})
 	}
-	problem, _, _ = strings.Cut(problem, "\n")
 	r.Fail(line, "", "see https://yaml.org", "not YAML: %s", problem)
+}
+
+// checkText refuses bytes that are no text, and names their line.
+func (r *Reader) checkText(text []byte) bool {
+	for i, line := range bytes.Split(text, []byte("\n")) {
+		control := func(c rune) bool { return unicode.IsControl(c) && c != '\t' && c != '\r' }
+		if !utf8.Valid(line) || bytes.ContainsFunc(line, control) {
+			r.Fail(i+1, "", "write text in UTF-8", "bytes that are no text")
+			return false
+		}
+	}
+	return true
 }
 
 // Mapping reads a mapping whose keys are all in fields; a nil field is an error of this program.

@@ -59,6 +59,11 @@ func TestObjectionsSayWhereAndWhatToDo(t *testing.T) {
 		"size: !!int 3":                                               `1 : "!" is not supported here: write values out in full, on one line`,
 		"<<: {size: 3}":                                               `1 : "<<" is not supported here: write values out in full, on one line`,
 		"? [a]\n: 3":                                                  "1 : a list instead of a key: write `key: value` lines",
+		"size: 3\nnames: [a]\n names: [b]\n":                          "3 : not YAML: did not find expected key: see https://yaml.org",
+		"size: 3\nnames:\n\t- a\n":                                    "3 : not YAML: found character that cannot start any token: see https://yaml.org",
+		"size: 3\nnames: *a\n":                                        "2 : not YAML: unknown anchor 'a' referenced: see https://yaml.org",
+		"size: 3\nnames: [\xff]\n":                                    "2 : bytes that are no text: write text in UTF-8",
+		"size: 3\n# \x00\n":                                           "2 : bytes that are no text: write text in UTF-8",
 		"size: 3\n---\n":                                              "",
 	} {
 		_, _, r := read(text)

@@ -4,26 +4,28 @@
 package yamltree
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
-	"regexp"
 	"slices"
-	"sort"
 	"strconv"
 	"strings"
 	"unicode"
-	"unicode/utf8"
 
-	"go.yaml.in/yaml/v3"
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
 
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
-// maxNesting bounds mappings and lists inside each other: no schema needs as many.
+// maxNesting bounds brackets and dashes that are open at once: no schema needs as many, and the parser recurses.
 const maxNesting = 16
+
+// byteOrderMark is what some editors begin a file in UTF-8 with; it says nothing.
+const byteOrderMark = "\ufeff"
 
 // Objection is one thing that is wrong with a file.
 type Objection struct {
@@ -50,11 +52,8 @@ type Reader struct {
 // New returns a reader for a file of the kind.
 func New(rules Rules) *Reader { return &Reader{rules: rules, lines: map[string]int{"": 1}} }
 
-// Node is a mapping, a list or a single value of a file.
-type Node = *yaml.Node
-
 // Value reads one node, found at a path.
-type Value func(node Node, path string)
+type Value func(node ast.Node, path string)
 
 // Fail objects to what is on a line.
 func (r *Reader) Fail(line int, path, remedy, problem string, args ...any) {
@@ -89,7 +88,7 @@ func (r *Reader) LineOf(path string) int {
 }
 
 // Parse returns the root of the only document, or nil after an objection.
-func (r *Reader) Parse(text []byte) (root Node) {
+func (r *Reader) Parse(text []byte) (root ast.Node) {
 	if len(text) > r.rules.Bytes {
 		r.Fail(1, "", r.rules.TooLarge, "the file is larger than %d bytes", r.rules.Bytes)
 		return nil
@@ -101,71 +100,53 @@ func (r *Reader) Parse(text []byte) (root Node) {
 			root = nil
 		}
 	}()
-	if !r.checkText(text) {
+	tokens := lexer.Tokenize(strings.TrimPrefix(string(text), byteOrderMark))
+	if !r.checkTokens(tokens) {
 		return nil
 	}
-	decoder := yaml.NewDecoder(bytes.NewReader(text))
-	for {
-		var document yaml.Node
-		err := decoder.Decode(&document)
-		if err == io.EOF {
-			break
-		}
-		if err != nil {
-			r.syntaxError(text, err)
-			return nil
-		}
-		body := document.Content[0]
-		if body.Kind == yaml.ScalarNode && body.Value == "" && body.Style == 0 {
-			continue // nothing between two marks of documents
-		}
-		if root != nil {
-			r.Fail(body.Line, "", "keep one of them", "the file has more than one document")
-			return nil
-		}
-		root = body
+	file, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
+	if err != nil {
+		r.syntaxError(err)
+		return nil
 	}
-	if root == nil {
+	var documents []ast.Node
+	for _, document := range file.Docs {
+		if document.Body != nil {
+			documents = append(documents, document.Body)
+		}
+	}
+	switch {
+	case len(documents) == 0:
 		r.Fail(1, "", r.rules.Empty, "the file is empty")
 		return nil
-	}
-	if !r.check(root, 0) {
+	case len(documents) > 1:
+		r.Fail(Line(documents[1]), "", "keep one of them", "the file has %d documents", len(documents))
 		return nil
 	}
-	return root
+	return documents[0]
 }
 
-// check refuses what no schema has a use for.
-func (r *Reader) check(node Node, depth int) bool {
-	unsupported := ""
-	switch {
-	case node.Kind == yaml.AliasNode:
-		unsupported = "*"
-	case node.Anchor != "":
-		unsupported = "&"
-	case node.Style&yaml.TaggedStyle != 0:
-		unsupported = "!"
-	case node.Style&yaml.LiteralStyle != 0:
-		unsupported = "|"
-	case node.Style&yaml.FoldedStyle != 0:
-		unsupported = ">"
-	case node.Tag == "!!merge":
-		unsupported = "<<"
-	}
-	if unsupported != "" {
-		r.Fail(node.Line, "", "write values out in full, on one line", "%q is not supported here", unsupported)
-		return false
-	}
-	if depth > maxNesting {
-		r.Fail(node.Line, "", "flatten it", "nested too deeply")
-		return false
-	}
-	for i, child := range node.Content {
-		if node.Kind == yaml.MappingNode && i%2 == 0 && child.Kind != yaml.ScalarNode && child.Kind != yaml.AliasNode {
-			r.Fail(child.Line, "", "write `key: value` lines", "%s instead of a key", kind(child))
+// checkTokens refuses what no schema has a use for, before the parser recurses into it.
+func (r *Reader) checkTokens(tokens token.Tokens) bool {
+	brackets, dashes, dashLine := 0, 0, 0
+	for _, t := range tokens {
+		switch t.Type {
+		case token.AnchorType, token.AliasType, token.TagType, token.MergeKeyType, token.DirectiveType, token.MappingKeyType,
+			token.LiteralType, token.FoldedType:
+			r.Fail(t.Position.Line, "", "write values out in full, on one line", "%q is not supported here", strings.TrimSpace(t.Value))
 			return false
+		case token.SequenceStartType, token.MappingStartType:
+			brackets++
+		case token.SequenceEndType, token.MappingEndType:
+			brackets--
+		case token.SequenceEntryType:
+			if t.Position.Line != dashLine {
+				dashes, dashLine = 0, t.Position.Line
+			}
+			dashes++
 		}
-		if !r.check(child, depth+1) {
+		if brackets > maxNesting || dashes > maxNesting {
+			r.Fail(t.Position.Line, "", "flatten it", "nested too deeply")
 			return false
 		}
 	}
@@ -180,41 +161,22 @@ func printable(key string) string {
 	return key
 }
 
-// atLine is how the YAML library begins most errors. The line is where the list or mapping begins that it was reading.
-var atLine = regexp.MustCompile(`^(yaml: )?(line \d+: )?`)
-
-// maxSought is the size, in bytes, of the largest file in which the line of a syntax error is sought.
-const maxSought = 1 << 20
-
-// syntaxError objects to the first line up to which the file has the error.
-func (r *Reader) syntaxError(text []byte, err error) {
-	problemOf := func(err error) string { return atLine.ReplaceAllString(err.Error(), "") }
-	lines, problem, line := bytes.SplitAfter(text, []byte("\n")), problemOf(err), 1
-	if len(text) <= maxSought {
-		line += sort.Search(len(lines)-1, func(i int) bool {
-			var document yaml.Node
-			err := yaml.Unmarshal(bytes.Join(lines[:i+1], nil), &document)
-			return err != nil && problemOf(err) == problem
-		})
+func (r *Reader) syntaxError(err error) {
+	line, problem := 1, err.Error()
+	var syntax *yaml.SyntaxError
+	if errors.As(err, &syntax) {
+		problem = syntax.Message
+		if syntax.Token != nil {
+			line = syntax.Token.Position.Line
+		}
 	}
+	problem, _, _ = strings.Cut(problem, "\n")
 	r.Fail(line, "", "see https://yaml.org", "not YAML: %s", problem)
 }
 
-// checkText refuses bytes that are no text, and names their line.
-func (r *Reader) checkText(text []byte) bool {
-	for i, line := range bytes.Split(text, []byte("\n")) {
-		control := func(c rune) bool { return unicode.IsControl(c) && c != '\t' && c != '\r' }
-		if !utf8.Valid(line) || bytes.ContainsFunc(line, control) {
-			r.Fail(i+1, "", "write text in UTF-8", "bytes that are no text")
-			return false
-		}
-	}
-	return true
-}
-
 // Mapping reads a mapping whose keys are all in fields; a nil field is an error of this program.
-func (r *Reader) Mapping(node Node, path string, fields map[string]Value) {
-	r.Entries(node, path, func(key string, line int, child Node, childPath string) {
+func (r *Reader) Mapping(node ast.Node, path string, fields map[string]Value) {
+	r.Entries(node, path, func(key string, line int, child ast.Node, childPath string) {
 		read, ok := fields[key]
 		if !ok {
 			names := slices.Sorted(maps.Keys(fields))
@@ -230,67 +192,83 @@ func (r *Reader) Mapping(node Node, path string, fields map[string]Value) {
 }
 
 // Entries calls visit for every entry of a mapping, once per key.
-func (r *Reader) Entries(node Node, path string, visit func(key string, line int, child Node, childPath string)) {
-	if node.Kind != yaml.MappingNode {
-		r.Fail(node.Line, path, "write `key: value` lines", "%s instead of a mapping", kind(node))
+func (r *Reader) Entries(node ast.Node, path string, visit func(key string, line int, child ast.Node, childPath string)) {
+	mapping, ok := node.(ast.MapNode)
+	if !ok {
+		r.Fail(Line(node), path, "write `key: value` lines", "%s instead of a mapping", kind(node))
 		return
 	}
-	for entry := range slices.Chunk(node.Content, 2) {
-		key := entry[0]
+	for entry := mapping.MapRange(); entry.Next(); {
+		key := entry.Key().GetToken()
 		childPath := strings.TrimPrefix(path+"."+printable(key.Value), ".")
 		if first, ok := r.lines[childPath]; ok {
-			r.Fail(key.Line, childPath, "remove one of them", "repeated, first on line %d", first)
+			r.Fail(key.Position.Line, childPath, "remove one of them", "repeated, first on line %d", first)
 			continue
 		}
-		r.lines[childPath] = key.Line
-		visit(key.Value, key.Line, entry[1], childPath)
+		r.lines[childPath] = key.Position.Line
+		visit(key.Value, key.Position.Line, entry.Value(), childPath)
 	}
 }
 
-// Sequence calls visit for every element of a sequence, once: the elements are given up.
-func (r *Reader) Sequence(node Node, path string, visit Value) {
-	if node.Kind != yaml.SequenceNode {
-		r.Fail(node.Line, path, "write a list: [a, b] or lines that begin with `-`", "%s instead of a list", kind(node))
+// Sequence calls visit for every element of a sequence.
+func (r *Reader) Sequence(node ast.Node, path string, visit Value) {
+	sequence, ok := node.(*ast.SequenceNode)
+	if !ok {
+		r.Fail(Line(node), path, "write a list: [a, b] or lines that begin with `-`", "%s instead of a list", kind(node))
 		return
 	}
-	for i, child := range node.Content {
+	for i, child := range sequence.Values {
 		childPath := fmt.Sprintf("%s[%d]", path, i)
-		r.lines[childPath] = child.Line
+		r.lines[childPath] = Line(child)
 		visit(child, childPath)
-		node.Content[i] = nil // a long list is not kept beside what was read from it
 	}
 }
 
 // Scalar returns the text of a plain or quoted value as it was written: 010 is "010", whatever YAML makes of it.
-func (r *Reader) Scalar(node Node, path string) (text string, ok bool) {
-	if node.Kind == yaml.ScalarNode && node.ShortTag() != "!!null" {
-		return node.Value, true
+func (r *Reader) Scalar(node ast.Node, path string) (text string, ok bool) {
+	switch node.(type) {
+	case *ast.StringNode, *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
+		return node.GetToken().Value, true
 	}
-	r.Fail(node.Line, path, "write a single value", "%s instead of a value", kind(node))
+	r.Fail(Line(node), path, "write a single value", "%s instead of a value", kind(node))
 	return "", false
 }
 
 // Value reads a single value by set, whose *model.Invalid is objected.
 func (r *Reader) Value(set func(text string) error) Value {
-	return func(node Node, path string) {
+	return func(node ast.Node, path string) {
 		text, ok := r.Scalar(node, path)
 		if !ok {
 			return
 		}
 		var invalid *model.Invalid
 		if err := set(text); errors.As(err, &invalid) {
-			r.Fail(node.Line, path, invalid.Remedy, "%s", invalid.Problem)
+			r.Fail(Line(node), path, invalid.Remedy, "%s", invalid.Problem)
 		}
 	}
 }
 
-func kind(node Node) string {
-	switch {
-	case node.Kind == yaml.MappingNode:
+// Line returns the line that a node begins on.
+func Line(node ast.Node) int {
+	if mapping, ok := node.(*ast.MappingNode); ok && !mapping.IsFlowStyle && len(mapping.Values) > 0 {
+		return Line(mapping.Values[0].Key)
+	}
+	if entry, ok := node.(*ast.MappingValueNode); ok {
+		return Line(entry.Key)
+	}
+	if node == nil || node.GetToken() == nil {
+		return 1
+	}
+	return node.GetToken().Position.Line
+}
+
+func kind(node ast.Node) string {
+	switch node.(type) {
+	case ast.MapNode:
 		return "a mapping"
-	case node.Kind == yaml.SequenceNode:
+	case *ast.SequenceNode:
 		return "a list"
-	case node.ShortTag() == "!!null":
+	case *ast.NullNode:
 		return "nothing"
 	default:
 		return "a single value"

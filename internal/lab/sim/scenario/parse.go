@@ -5,6 +5,8 @@ import (
 	"math"
 	"time"
 
+	"github.com/goccy/go-yaml/ast"
+
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/yamltree"
 )
@@ -39,7 +41,7 @@ func Parse(name string, text []byte, open Opener) (*Scenario, error) {
 	return s, nil
 }
 
-func (r *reader) scenario(root yamltree.Node, s *Scenario) {
+func (r *reader) scenario(root ast.Node, s *Scenario) {
 	slots := int(s.TableSlots)
 	r.Mapping(root, "", map[string]yamltree.Value{
 		"title":          r.text(&s.Title),
@@ -47,13 +49,13 @@ func (r *reader) scenario(root yamltree.Node, s *Scenario) {
 		"warm_up":        r.duration(&s.WarmUp, 0),
 		"load_balancers": r.whole(&s.LoadBalancers, 1, 1000),
 		"table_slots":    r.whole(&slots, 0, math.MaxInt32),
-		"traffic":        func(node yamltree.Node, path string) { r.traffic(node, path, &s.Traffic) },
-		"servers": r.list(1000, func(node yamltree.Node, path string) {
+		"traffic":        func(node ast.Node, path string) { r.traffic(node, path, &s.Traffic) },
+		"servers": r.list(1000, func(node ast.Node, path string) {
 			s.Servers = append(s.Servers, r.group(node, path, len(s.Servers)))
 		}),
-		"policies": r.list(maxPolicies, func(node yamltree.Node, path string) { s.Policies = append(s.Policies, r.policy(node, path)) }),
-		"events":   r.list(maxEvents, func(node yamltree.Node, path string) { s.Events = append(s.Events, r.event(node, path)) }),
-		"expect":   r.list(1000, func(node yamltree.Node, path string) { s.Expect = append(s.Expect, r.expectation(node, path)) }),
+		"policies": r.list(maxPolicies, func(node ast.Node, path string) { s.Policies = append(s.Policies, r.policy(node, path)) }),
+		"events":   r.list(maxEvents, func(node ast.Node, path string) { s.Events = append(s.Events, r.event(node, path)) }),
+		"expect":   r.list(1000, func(node ast.Node, path string) { s.Expect = append(s.Expect, r.expectation(node, path)) }),
 	})
 	s.TableSlots = uint32(slots)
 	for i := range s.Policies {
@@ -72,7 +74,7 @@ func (r *reader) scenario(root yamltree.Node, s *Scenario) {
 	}
 }
 
-func (r *reader) group(node yamltree.Node, path string, number int) Group {
+func (r *reader) group(node ast.Node, path string, number int) Group {
 	group := Group{Name: fmt.Sprint("group-", number+1), Count: 1, Weight: 1, Cores: 1, Speed: 1}
 	r.Mapping(node, path, map[string]yamltree.Value{
 		"name":   r.text(&group.Name),
@@ -84,7 +86,7 @@ func (r *reader) group(node yamltree.Node, path string, number int) Group {
 	return group
 }
 
-func (r *reader) policy(node yamltree.Node, path string) Policy {
+func (r *reader) policy(node ast.Node, path string) Policy {
 	p := Policy{Depth: 2, Classes: 4, Interval: 250e6, Load: "connections", Candidates: model.DefaultCandidates}
 	r.Mapping(node, path, map[string]yamltree.Value{
 		"name":     r.text(&p.Name),
@@ -101,7 +103,7 @@ func (r *reader) policy(node yamltree.Node, path string) Policy {
 	return p
 }
 
-func (r *reader) event(node yamltree.Node, path string) Event {
+func (r *reader) event(node ast.Node, path string) Event {
 	e := Event{Rate: -1, Speed: 0.2}
 	r.Mapping(node, path, map[string]yamltree.Value{
 		"at":             r.duration(&e.At, 0),
@@ -119,7 +121,7 @@ func (r *reader) event(node yamltree.Node, path string) Event {
 	return e
 }
 
-func (r *reader) expectation(node yamltree.Node, path string) Expectation {
+func (r *reader) expectation(node ast.Node, path string) Expectation {
 	e := Expectation{Low: math.Inf(-1), High: math.Inf(1)}
 	r.Mapping(node, path, map[string]yamltree.Value{
 		"policy":   r.text(&e.Policy),

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/goccy/go-yaml/ast"
+
 	"github.com/ballast-lb/ballast/internal/lab/data"
 	"github.com/ballast-lb/ballast/internal/yamltree"
 )
@@ -33,7 +35,7 @@ type described struct {
 
 // times reads lifetimes, or how much work there is: a shape with what belongs to it, or a file.
 func (r *reader) times(times *data.Distribution, shapes []string) yamltree.Value {
-	return func(node yamltree.Node, path string) {
+	return func(node ast.Node, path string) {
 		d := described{column: "seconds", alpha: usualAlpha}
 		fields := map[string]yamltree.Value{
 			"shape":  r.choice(&d.shape, shapes),

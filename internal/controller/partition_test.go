@@ -30,6 +30,7 @@ type link struct {
 	mutex sync.Mutex
 	open  *sync.Cond
 	held  bool
+	left  *int // connections that it still passes on; nil: any number
 }
 
 func newLink(t *testing.T, to string) (l *link, address string) {
@@ -51,6 +52,10 @@ func newLink(t *testing.T, to string) (l *link, address string) {
 			if err != nil {
 				return
 			}
+			if !l.takes() {
+				client.Close()
+				continue
+			}
 			running.Go(func() {
 				server, err := net.Dial("tcp", to)
 				if err != nil {
@@ -64,6 +69,23 @@ func newLink(t *testing.T, to string) (l *link, address string) {
 		}
 	})
 	return l, listener.Addr().String()
+}
+
+// limit closes all connections after as many.
+func (l *link) limit(connections int) {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	l.left = &connections
+}
+
+func (l *link) takes() bool {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	if l.left == nil {
+		return true
+	}
+	*l.left--
+	return *l.left >= 0
 }
 
 func (l *link) pass(from, to net.Conn) {

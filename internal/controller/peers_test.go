@@ -41,10 +41,15 @@ func beginKeeper(t testing.TB, ca *fleettest.Authority, name, dir, address strin
 	if _, err := os.Stat(filepath.Join(ca.Dir, name+".crt")); err != nil {
 		ca.Issue(pki.Controller, name, "127.0.0.1")
 	}
+	return runKeeper(t, ca, Options{Name: name, Listen: address, DataDir: dir, Join: join})
+}
+
+// runKeeper runs a controller by options, of which it fills in what all have in common.
+func runKeeper(t testing.TB, ca *fleettest.Authority, o Options) *keeper {
 	ctx, cancel := context.WithCancel(context.Background())
-	k := &keeper{t, dir, address, freeAddress(t), cancel, make(chan error, 1), make(chan struct{})}
-	o := Options{Name: name, Listen: address, TLSDir: ca.Dir, DataDir: dir, Join: join, Timing: fleet.DefaultTiming, Version: "1.2.3", Metrics: k.metrics,
-		Log: fleettest.Log(t).With("controller", name), Ready: func(string) { close(k.ready) }}
+	k := &keeper{t, o.DataDir, o.Listen, freeAddress(t), cancel, make(chan error, 1), make(chan struct{})}
+	o.TLSDir, o.Timing, o.Version, o.Metrics = ca.Dir, fleet.DefaultTiming, "1.2.3", k.metrics
+	o.Log, o.Ready = fleettest.Log(t).With("controller", o.Name), func(string) { close(k.ready) }
 	go func() { k.ended <- Run(ctx, o); close(k.ended) }()
 	t.Cleanup(func() { cancel(); <-k.ended })
 	return k
@@ -252,6 +257,42 @@ func TestAControllerThatIsRemovedWhileItJoinsStaysAway(t *testing.T) {
 	}
 }
 
+// When it is started again, etcd does not find out by itself: it connects to those alone that it has entries about. One line for all
+// controllers names in --join the one that reads it, too.
+func TestAControllerThatIsRemovedBeforeItWasSentAnythingStaysAway(t *testing.T) {
+	for name, itself := range map[string]bool{"it is given the other": false, "it is given itself, then the other": true} {
+		t.Run(name, func(t *testing.T) {
+			ca := fleettest.NewAuthority(t)
+			operator := ca.Issue(pki.Ctl, "me")
+			ca.Issue(pki.Controller, "c2", "127.0.0.1")
+			c1 := startKeeper(t, ca, "c1", t.TempDir(), freeAddress(t))
+			list, own := controllersOf(operator, c1.address), freeAddress(t)
+			l, seen := newLink(t, own)
+			l.limit(1) // c1 finds c2 there, and then sends it nothing
+			join := []string{c1.address}
+			if itself {
+				join = []string{own, c1.address}
+			}
+			o := Options{Name: "c2", Listen: own, Public: seen, DataDir: t.TempDir(), Join: join}
+			c2 := runKeeper(t, ca, o)
+			fleettest.Await(t, "its store starts", func() bool {
+				_, err := os.Stat(filepath.Join(c2.dir, "etcd", "member", "wal"))
+				return err == nil
+			})
+			fleettest.Await(t, "it is removed", func() bool {
+				_, err := list.RemoveController(t.Context(), &ballastv1.RemoveControllerRequest{Name: seen})
+				return err == nil
+			})
+			for range 2 {
+				if err := c2.ends(); !errors.Is(err, etcd.ErrRemoved) {
+					t.Fatalf("it ends with %v", err)
+				}
+				c2 = runKeeper(t, ca, o)
+			}
+		})
+	}
+}
+
 // Promise: A controller that waits for the others stops when it is asked to.
 func TestAControllerThatWaitsForTheOthersCanBeStopped(t *testing.T) {
 	ca := fleettest.NewAuthority(t)
@@ -309,7 +350,7 @@ func addAs(t *testing.T, ca *fleettest.Authority, name, address, other string) {
 	fleettest.Require(t, err)
 	stop := ports.Serve(func(error) {})
 	defer stop()
-	_, err = members.Join(t.Context(), fleettest.Log(t), []string{other}, credentials, address, ports.Nonce())
+	_, err = members.Join(t.Context(), fleettest.Log(t), api.NewControllersClient([]string{other}, credentials.Client()), address, ports.Nonce())
 	fleettest.Require(t, err)
 }
 

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/controller/bootstrap"
 	"github.com/ballast-lb/ballast/internal/controller/members"
 	"github.com/ballast-lb/ballast/internal/hub"
@@ -61,10 +62,11 @@ func openStore(
 		return who.Name
 	}
 	if len(o.Join) > 0 {
+		others := api.NewControllersClient(o.Join, credentials.Client())
 		peering.Join = func(ctx context.Context) ([]etcd.Peer, error) {
-			return members.Join(ctx, o.Log, o.Join, credentials, address, ports.Nonce())
+			return members.Join(ctx, o.Log, others, address, ports.Nonce())
 		}
-		peering.List = func(ctx context.Context) ([]etcd.Peer, error) { return members.List(ctx, o.Join, credentials) }
+		peering.List = func(ctx context.Context) ([]etcd.Peer, error) { return members.List(ctx, others) }
 	}
 	s, err = etcd.Embed(ctx, etcd.EmbedOptions{
 		DataDir: o.DataDir, Name: credentials.Identity().Name, Peering: peering, Log: o.Log,

@@ -16,6 +16,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
 	"github.com/ballast-lb/ballast/internal/pki"
 	"github.com/ballast-lb/ballast/internal/store/etcd"
 )
@@ -150,12 +151,13 @@ func (c *Cluster) reached(ctx context.Context, p etcd.Peer) bool {
 }
 
 // Join asks controllers to add this one, until one does or refuses.
-func Join(ctx context.Context, log *slog.Logger, others []string, credentials *pki.Credentials, address, nonce string) ([]etcd.Peer, error) {
-	client := api.NewControllersClient(others, credentials.Client())
+func Join(
+	ctx context.Context, log *slog.Logger, others ballastv1connect.ControllersClient, address, nonce string,
+) ([]etcd.Peer, error) {
 	deadline, said := time.After(joinTimeout), false
 	for {
 		asking, cancel := context.WithTimeout(ctx, askTimeout)
-		answer, err := client.AddController(asking, &ballastv1.AddControllerRequest{Address: address, Nonce: nonce})
+		answer, err := others.AddController(asking, &ballastv1.AddControllerRequest{Address: address, Nonce: nonce})
 		cancel()
 		switch code := connect.CodeOf(err); {
 		case err == nil:
@@ -178,8 +180,8 @@ func Join(ctx context.Context, log *slog.Logger, others []string, credentials *p
 }
 
 // List asks controllers for the members of the store.
-func List(ctx context.Context, others []string, credentials *pki.Credentials) ([]etcd.Peer, error) {
-	answer, err := api.NewControllersClient(others, credentials.Client()).ListControllers(ctx, &ballastv1.ListControllersRequest{})
+func List(ctx context.Context, others ballastv1connect.ControllersClient) ([]etcd.Peer, error) {
+	answer, err := others.ListControllers(ctx, &ballastv1.ListControllersRequest{})
 	if err != nil {
 		return nil, err
 	}

@@ -255,14 +255,14 @@ func (s *starting) ready(ctx context.Context, server *embed.Etcd) error {
 	}
 }
 
-// removedUnseen reports whether the others have removed this member before they sent it anything. etcd does not find out: it connects to
-// those alone that it has entries about.
+// removedUnseen reports whether the others have removed this member before they sent it anything. etcd does not find out once it is started
+// again: it connects to those alone that it has entries about.
 func (s *starting) removedUnseen(ctx context.Context, server *embed.Etcd) bool {
 	p := s.options.Peering
 	if p == nil || p.List == nil || server.Server.Cluster().Member(server.Server.MemberID()) != nil {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout) // the first that is asked may be this one, which waits itself
 	defer cancel()
 	members, err := p.List(ctx)
 	return err == nil && !slices.ContainsFunc(members, func(m Peer) bool { return m.Address == p.Address })

@@ -36,9 +36,10 @@ func (d *Draft) Validate() error {
 	for i := range fleet.Services {
 		s := &fleet.Services[i]
 		s.ApplyDefaults()
+		next := s.FreeIDs()
 		for j := range s.Servers {
 			if s.Servers[j].ID == 0 {
-				s.Servers[j].ID, _ = s.NextFreeID()
+				s.Servers[j].ID, _ = next()
 			}
 		}
 	}

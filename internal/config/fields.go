@@ -37,12 +37,14 @@ func (r *reader) fleet(root ast.Node, fleet *model.Fleet) {
 	}
 }
 
-// list reads a list of mappings; those of an element are keys.
+// list reads a list of mappings. keys returns the fields of an element; it is called once, and every element is read into the same variable.
 func list[T any](r *reader, target *[]T, fresh func() T, keys func(*T) map[string]yamltree.Value) yamltree.Value {
 	return func(node ast.Node, path string) {
+		var element T
+		fields := keys(&element)
 		r.Sequence(node, path, func(node ast.Node, path string) {
-			element := fresh()
-			r.Mapping(node, path, keys(&element))
+			element = fresh()
+			r.Mapping(node, path, fields)
 			*target = append(*target, element)
 		})
 	}

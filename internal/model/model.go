@@ -190,10 +190,10 @@ func (s *Service) MaxNodeID() uint16 { return uint16(1<<s.Table.NodeBits - 1) }
 
 // NextFreeID returns the smallest id above every id in use, so that the id of a removed server is not given away while its
 // connections may still live; when those are used up, the smallest unused id. ok is false when all ids are taken.
-func (s *Service) NextFreeID() (id uint16, ok bool) { return s.freeIDs()() }
+func (s *Service) NextFreeID() (id uint16, ok bool) { return s.FreeIDs()() }
 
-// freeIDs returns what gives ids for further servers, one after the other.
-func (s *Service) freeIDs() (next func() (id uint16, ok bool)) {
+// FreeIDs returns a function that gives what NextFreeID would, one id after the other, as if each were in use from then on.
+func (s *Service) FreeIDs() (next func() (id uint16, ok bool)) {
 	used := make(map[uint16]bool, len(s.Servers))
 	for _, server := range s.Servers {
 		used[server.ID] = true

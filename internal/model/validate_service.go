@@ -134,7 +134,7 @@ func (s *Service) validateIDs(path string, found *findings) {
 	if m := &s.MPTCP; m.FirstPort != 0 && int(m.Ports) < 1<<s.IDBits()-1 {
 		wider, room = "use more ports (mptcp.ports)", fmt.Sprintf("%d ports of mptcp", m.Ports)
 	}
-	free := s.freeIDs()
+	free := s.FreeIDs()
 	remedy := func() string { // another one for each server
 		if id, ok := free(); ok {
 			return fmt.Sprintf("the next free id is %d", id)

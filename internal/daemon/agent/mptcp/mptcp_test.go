@@ -2,7 +2,6 @@ package mptcp
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"log/slog"
 	"net"
@@ -13,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/ballast-lb/ballast/internal/linux/mptcp"
+	"github.com/ballast-lb/ballast/internal/linux/progtest"
 	"github.com/ballast-lb/ballast/internal/testkit/netspace"
 )
 
@@ -37,17 +37,7 @@ func newJoinHost(t *testing.T) *joinHost {
 	if os.Geteuid() != 0 {
 		t.Skip("network namespaces need root")
 	}
-	name := fmt.Sprintf("ballast-joins-%d", os.Getpid())
-	space, err := netspace.Create(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		space.Close()
-		if err := netspace.Remove(name); err != nil {
-			t.Error(err)
-		}
-	})
+	space := progtest.NewSpace(t, "joins")
 	h := &joinHost{t, space, t.TempDir()}
 	h.do(func() error {
 		if _, err := mptcp.Endpoints(); errors.Is(err, mptcp.ErrUnknown) {

@@ -1,7 +1,6 @@
 package tracking
 
 import (
-	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -14,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ballast-lb/ballast/internal/linux/progtest"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
 	"github.com/ballast-lb/ballast/internal/testkit/netspace"
@@ -33,17 +33,7 @@ func newTrackingHost(t *testing.T) *trackingHost {
 	if _, err := exec.LookPath("nft"); err != nil {
 		t.Skip("needs nftables:", err)
 	}
-	name := fmt.Sprintf("ballast-tracking-%d", os.Getpid())
-	space, err := netspace.Create(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		space.Close()
-		if err := netspace.Remove(name); err != nil {
-			t.Error(err)
-		}
-	})
+	space := progtest.NewSpace(t, "tracking")
 	return &trackingHost{t, space}
 }
 

@@ -93,7 +93,8 @@ func TestChoosingForManyIsChoosingForEach(t *testing.T) {
 			for s, weight := range weights {
 				shares, round = append(shares, model.Share{ID: uint16(s + 1), Weight: weight}), append(round, uint32(s))
 			}
-			return []flows.Oblivious{&Turns{Round: round}, &Classes{Classes: awfd.NewClasses(shares), Numbers: random.Keyed(1, "choices")}}
+			numbers := random.Keyed(2, "counters")
+			return []flows.Oblivious{&Turns{Round: round}, &Turns{Round: round, Counters: 3, Numbers: numbers}, &Classes{Classes: awfd.NewClasses(shares), Numbers: random.Keyed(1, "choices")}}
 		}
 		many := make([]uint32, rapid.IntRange(1, 50).Draw(t, "flows"))
 		first, one := rapid.Uint64().Draw(t, "first"), policies()

@@ -20,14 +20,21 @@ type Policy interface {
 	Weigh(shares []model.Share)
 }
 
+// Counting is a policy that takes turns by counters: rr, wrr and awrr.
+type Counting interface {
+	Policy
+	// SetCounters has new flows meet so many counters from now on; a new policy has one.
+	SetCounters(counters int)
+}
+
 // New returns the policy of a name: rr, wrr, awrr, p2c, least, awfd, lcf, hash, maglev or wcmp. A flow's number draws for those that leave
 // something to chance. slots are of a table.
 func New(name string, slots uint32, numbers random.Key) Policy {
 	switch name {
 	case "rr":
-		return &rotation{lay: rounds.Equal}
+		return &rotation{Turns{Numbers: numbers}, rounds.Equal}
 	case "wrr", "awrr":
-		return &rotation{lay: rounds.Weighted}
+		return &rotation{Turns{Numbers: numbers}, rounds.Weighted}
 	case "p2c":
 		return &twoChoices{TwoChoices{Numbers: numbers}}
 	case "least":

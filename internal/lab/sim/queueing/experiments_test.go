@@ -31,7 +31,7 @@ func short(t *testing.T, seed uint64, build maker) *World {
 }
 
 func TestARunOfAFarmDependsOnItsSeedOnly(t *testing.T) {
-	for name, build := range map[string]maker{"awrr": weighted(100 * millisecond), "p2c": twoReported(100 * millisecond), "least": least} {
+	for name, build := range map[string]maker{"awrr": weighted(100*millisecond, cheetahCounters), "p2c": twoReported(100 * millisecond), "least": least} {
 		first, again, other := short(t, 7, build), short(t, 7, build), short(t, 8, build)
 		if !slices.Equal(first.times, again.times) || first.Variance() != again.Variance() {
 			t.Errorf("%s: the same seed gave another result", name)
@@ -57,8 +57,8 @@ func TestSlowRequestsAreSpreadAsCheetahSays(t *testing.T) {
 		build     maker
 		low, high float64
 	}{
-		{"rr", roundRobin, 0.8, 1.5},
-		{"awrr at 10 Hz", weighted(100 * millisecond), 1.5, 2.4},
+		{"rr", roundRobin(cheetahCounters), 0.8, 1.5},
+		{"awrr at 10 Hz", weighted(100*millisecond, 1), 1.5, 2.4},
 		{"p2c at 10 Hz", twoReported(100 * millisecond), 1.4, 2.4},
 		{"p2c at 100 Hz", twoReported(10 * millisecond), 1.5, 2.4},
 		{"least reported at 10 Hz", leastReported(100 * millisecond), 0.2, 0.8},
@@ -75,7 +75,7 @@ func TestRoundRobinIsMoreEvenThanHash(t *testing.T) {
 	once(t, seed, func(run *sim.Run) {
 		world := constantFarm(16, 0.6, 10*second)
 		hashed := world.run(run, hash(seed, 16))
-		turns := world.run(run, roundRobin(seed, 16))
+		turns := world.run(run, roundRobin(1)(seed, 16))
 		// Of a server's second, a Poisson number of requests takes 5 ms each: variance 0.6 * 0.005, times 15/16 between servers.
 		if v := hashed.Variance(); math.Abs(v-0.6*0.005*15/16) > 0.3*0.6*0.005 {
 			t.Errorf("seed %d: variance of hash %g", seed, v)

@@ -24,8 +24,18 @@ func hash(seed uint64, servers int) *policy {
 	return &policy{chooser: chooser("hash", seed, "hash", servers)}
 }
 
-func roundRobin(seed uint64, servers int) *policy {
-	return &policy{chooser: chooser("rr", seed, "", servers)}
+// roundRobin is rr by a number of counters: load balancers times the counters of each.
+func roundRobin(counters int) maker {
+	return func(seed uint64, servers int) *policy {
+		return &policy{chooser: turnsOf("rr", seed, counters, servers)}
+	}
+}
+
+// turnsOf returns rr, wrr or awrr.
+func turnsOf(name string, seed uint64, counters, servers int) dispatch.Policy {
+	p := chooser(name, seed, "counters", servers)
+	p.(dispatch.Counting).SetCounters(counters)
+	return p
 }
 
 // twoChoices is p2c by the connections that the balancer counts.
@@ -82,10 +92,10 @@ func (lowest) Choose(_ uint64, reported []int32) uint32 {
 	return uint32(best)
 }
 
-// weighted is awrr.
-func weighted(interval int64) maker {
+// weighted is awrr by a number of counters.
+func weighted(interval int64, counters int) maker {
 	return func(seed uint64, servers int) *policy {
-		turns := chooser("awrr", seed, "", servers)
+		turns := turnsOf("awrr", seed, counters, servers)
 		return &policy{chooser: turns, interval: interval, weigh: func(busy []float64) {
 			loads := make([]awrr.Load, servers)
 			for s := range loads {

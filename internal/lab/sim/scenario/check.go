@@ -31,6 +31,7 @@ func (r *reader) check(s *Scenario) {
 			r.FailAt(fmt.Sprintf("policies[%d]", i), "give it another name", "a second policy %q", p.Name)
 		}
 	}
+	r.checkLoadBalancers(s)
 	for i, e := range s.Expect {
 		path := fmt.Sprintf("expect[%d]", i)
 		if e.Policy != "" && !slices.ContainsFunc(s.Policies, func(p Policy) bool { return p.Name == e.Policy }) {
@@ -89,6 +90,22 @@ func (r *reader) checkEvent(s *Scenario, number int) {
 	}
 }
 
+// checkLoadBalancers objects to load balancers that make no difference.
+func (r *reader) checkLoadBalancers(s *Scenario) {
+	if slices.ContainsFunc(s.Policies, Policy.knowsLoadBalancers) {
+		return
+	}
+	const remedy = "remove it, or compare rr, wrr, awrr or affinity local-table"
+	if r.Has("load_balancers") {
+		r.FailAt("load_balancers", remedy, "all policies of this file know the same at every load balancer")
+	}
+	for i, e := range s.Events {
+		if e.LoadBalancers > 0 {
+			r.FailAt(fmt.Sprintf("events[%d].load_balancers", i), remedy, "all policies of this file know the same at every load balancer")
+		}
+	}
+}
+
 func (r *reader) checkPolicy(s *Scenario, p Policy, path string) {
 	given := func(key string) bool { return r.Has(path + "." + key) }
 	if p.Dispatch == "" {
@@ -118,6 +135,9 @@ func (r *reader) checkPolicy(s *Scenario, p Policy, path string) {
 	if given("load") && !slices.Contains(byReport, p.Dispatch) {
 		r.FailAt(path+".load", "remove it", "%s follows no reports", p.Dispatch)
 	}
+	if given("counters") && !p.takesTurns() {
+		r.FailAt(path+".counters", "remove it", "%s takes no turns", p.Dispatch)
+	}
 	if given("classes") && p.Dispatch != "awfd" {
 		r.FailAt(path+".classes", "remove it", "only awfd has them")
 	}
@@ -139,13 +159,9 @@ func (r *reader) ofOtherWorld(why string, paths ...string) {
 func (r *reader) checkRequests(s *Scenario) {
 	const once = "each request finds its server once: nothing is to be found again"
 	r.ofOtherWorld("requests have a connection each: it lasts as long as they do", "traffic.lifetimes", "traffic.connections", "traffic.trace")
-	r.ofOtherWorld(once, "load_balancers")
 	for i := range s.Policies {
 		path := fmt.Sprintf("policies[%d]", i)
 		r.ofOtherWorld(once, path+".affinity", path+".depth")
-	}
-	for i := range s.Events {
-		r.ofOtherWorld(once, fmt.Sprintf("events[%d].load_balancers", i))
 	}
 	capacity := 0.0
 	for _, group := range s.Servers {

@@ -89,7 +89,9 @@ func (c *connections) setLoadBalancers(count int) {
 		for cell, node := range routes(count) {
 			c.flows.PlaceNode(cell, node)
 		}
+		return
 	}
+	c.policy.setLoadBalancers(c.contender.chooser, count)
 }
 
 func (c *connections) sample(seconds float64) {

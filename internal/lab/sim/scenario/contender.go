@@ -19,12 +19,23 @@ func chooserOf(s *Scenario, policy Policy, seed uint64) dispatch.Policy {
 	switch policy.Dispatch {
 	case "choices":
 		return offersOf(s, policy, seed)
+	case "rr", "wrr", "awrr":
+		stream = "counters"
 	case "p2c":
 		stream = "choices"
 	case "awfd", "lcf":
 		stream = "classes"
 	}
-	return dispatch.New(policy.Dispatch, s.TableSlots, random.Keyed(seed, stream))
+	chooser := dispatch.New(policy.Dispatch, s.TableSlots, random.Keyed(seed, stream))
+	policy.setLoadBalancers(chooser, s.LoadBalancers)
+	return chooser
+}
+
+// setLoadBalancers has a policy that takes turns do so by the counters of a number of load balancers.
+func (p Policy) setLoadBalancers(chooser dispatch.Policy, count int) {
+	if turns, ok := chooser.(dispatch.Counting); ok {
+		turns.SetCounters(count * p.Counters)
+	}
 }
 
 // offersOf returns choices.

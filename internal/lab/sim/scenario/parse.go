@@ -87,7 +87,7 @@ func (r *reader) group(node ast.Node, path string, number int) Group {
 }
 
 func (r *reader) policy(node ast.Node, path string) Policy {
-	p := Policy{Depth: 2, Classes: 4, Interval: 250e6, Load: "connections", Candidates: model.DefaultCandidates}
+	p := Policy{Depth: 2, Classes: 4, Interval: 250e6, Load: "connections", Counters: 1, Candidates: model.DefaultCandidates}
 	r.Mapping(node, path, map[string]yamltree.Value{
 		"name":     r.text(&p.Name),
 		"dispatch": r.choice(&p.Dispatch, dispatches),
@@ -96,6 +96,7 @@ func (r *reader) policy(node ast.Node, path string) Policy {
 		"interval": r.duration(&p.Interval, time.Millisecond),
 		"load":     r.choice(&p.Load, sources),
 		"classes":  r.whole(&p.Classes, 0, 16),
+		"counters": r.whole(&p.Counters, 1, maxCores),
 
 		"candidates": r.whole(&p.Candidates, model.MinCandidates, model.MaxCandidates),
 		"threshold":  r.whole(&p.Threshold, 1, 1_000_000),

@@ -144,8 +144,7 @@ func (r *requests) setSpeed(server uint32, part float64) {
 
 func (r *requests) setRate(perSecond float64) { r.queues.SetRate(gap(perSecond)) }
 
-// setLoadBalancers does nothing: check refuses it.
-func (r *requests) setLoadBalancers(int) {}
+func (r *requests) setLoadBalancers(count int) { r.policy.setLoadBalancers(r.chooser, count) }
 
 // sample draws no point of p99 where no request has ended since the last one: there is no such time, and 0 would be a short one.
 func (r *requests) sample(seconds float64) {

@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -8,6 +9,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/ballast-lb/ballast/internal/lab/sim"
 )
 
 const serving = `title: serving
@@ -208,6 +211,55 @@ func TestWorkComesFromFiles(t *testing.T) {
 	}
 }
 
+// alike has policies only to which the number of load balancers makes no difference.
+const alike = `length: 20s
+servers: [{count: 4}]
+traffic: {load: 0.6, work: {shape: constant, mean: 5ms}}
+policies: [{dispatch: hash}, {dispatch: p2c}]
+
+`
+
+// Round robin is the less even the more counters take turns: load balancers times the counters of each.
+func TestRoundRobinByManyCountersIsNearlyHash(t *testing.T) {
+	p99 := func(loadBalancers, counters int) float64 {
+		text := fmt.Sprintf("length: 10s\nwarm_up: 5s\nservers: [{count: 32}]\ntraffic: {load: 0.7, work: {shape: constant, mean: 5ms}}\n"+
+			"load_balancers: %d\npolicies: [{dispatch: rr, counters: %d}]\n", loadBalancers, counters)
+		outcome, err := sim.Once(context.Background(), parse(t, text).Experiment("test"), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return outcome.Values["rr.p99"]
+	}
+	one, eight, many := p99(1, 1), p99(1, 8), p99(16, 16)
+	if eight < 2*one || many < 1.5*eight {
+		t.Errorf("seed 1: p99 is %.3g ms by one counter, %.3g by 8, %.3g by 16 x 16", one, eight, many)
+	}
+	if other := p99(8, 1); other != eight {
+		t.Errorf("seed 1: p99 is %g ms with 8 load balancers, %g with 8 counters", other, eight)
+	}
+}
+
+func TestMoreLoadBalancersInTheMidstMakeRoundRobinLessEven(t *testing.T) {
+	for name, text := range map[string]string{
+		"requests": "length: 20s\nwarm_up: 2s\nservers: [{count: 16}]\ntraffic: {load: 0.7, work: {shape: constant, mean: 5ms}}\npolicies: [{dispatch: rr}]\n",
+		"connections": "length: 20s\nservers: [{count: 16}]\ntraffic: {connections: 500, lifetimes: {shape: constant, mean: 1s}}\n" +
+			"policies: [{dispatch: rr}]\n",
+	} {
+		measure := map[string]string{"requests": "rr.p99", "connections": "rr-cookie.imbalance"}[name]
+		var values []float64
+		for _, event := range []string{"", "events: [{at: 0s, load_balancers: 1000}]\n"} {
+			outcome, err := sim.Once(context.Background(), parse(t, text+event).Experiment("test"), 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			values = append(values, outcome.Values[measure])
+		}
+		if values[1] < 1.5*values[0] {
+			t.Errorf("seed 1: %s: %s is %g with one load balancer, %g with a thousand", name, measure, values[0], values[1])
+		}
+	}
+}
+
 func TestMistakesWithRequestsAreToldWithTheirLines(t *testing.T) {
 	with := func(old, new string) string { return strings.Replace(serving, old, new, 1) }
 	without := func(old, new string) string { return strings.Replace(small, old, new, 1) }
@@ -225,8 +277,9 @@ func TestMistakesWithRequestsAreToldWithTheirLines(t *testing.T) {
 		`test.yaml:5: traffic: about 2.2e+07 requests: have at most 10000000`:                      with("load: 0.6", "rate: 1000000"),
 		`test.yaml:7: policies[0].affinity: each request finds its server once`:                    with("{dispatch: hash}", "{dispatch: hash, affinity: hash}"),
 		`test.yaml:10: policies[3].load: rr follows no reports`:                                    with("{dispatch: rr}", "{dispatch: rr, load: cpu}"),
-		`test.yaml:21: events[2].load_balancers: each request finds its server once`:               with("rate: 200", "load_balancers: 2"),
-		`test.yaml:22: load_balancers: each request finds its server once`:                         serving + "load_balancers: 2\n",
+		`test.yaml:7: policies[0].counters: hash takes no turns`:                                   with("{dispatch: hash}", "{dispatch: hash, counters: 2}"),
+		`test.yaml:6: load_balancers: all policies of this file know the same at every`:            alike + "load_balancers: 2\n",
+		`test.yaml:6: events[0].load_balancers: all policies of this file know the same`:           alike + "events: [{at: 1s, load_balancers: 2}]\n",
 		`test.yaml:22: expect[0].measure: peak is not known of requests: use one of broken, mean,`: serving + "expect: [{measure: peak, at_most: 2}]\n",
 		`test.yaml:1: length: how busy servers are is measured by the second: use 2s or more`:      "length: 1s\n" + strings.Split(serving[strings.Index(serving, "warm_up"):], "events")[0],
 		`test.yaml:22: events[3]: rates change 20000001 times: have at most 10000000`:              with("length: 20s", "length: 20000s") + "  - {at: 1ms, every: 1ms, rate: 1}\n",

@@ -18,7 +18,7 @@ type Scenario struct {
 	Servers []Group
 	Traffic Traffic
 
-	LoadBalancers int // that remember connections by themselves, with affinity local-table
+	LoadBalancers int // that take turns by counters of their own (rr, wrr, awrr), and remember connections by themselves (affinity local-table)
 	TableSlots    uint32
 	Policies      []Policy
 	Events        []Event
@@ -57,6 +57,7 @@ type Policy struct {
 	Interval int64  // ns between reports of load: awrr, awfd, lcf
 	Load     string // what those reports are of: "connections" or "cpu"
 	Classes  int    // awfd: m
+	Counters int    // rr, wrr, awrr: of each load balancer, which walk the round independently
 
 	// choices
 	Candidates int
@@ -124,6 +125,7 @@ var (
 	byTable  = []string{"maglev", "hash", "wcmp"}
 	byRounds = []string{"rr", "wrr", "p2c", "least", "awrr"}
 	byReport = []string{"awrr", "awfd", "lcf"}
+	byTurns  = []string{"rr", "wrr", "awrr"}
 
 	dispatches = []string{"rr", "wrr", "p2c", "least", "awrr", "awfd", "lcf", "maglev", "hash", "wcmp", "choices"}
 	affinities = []string{"cookie", "hash", "history", "local-table"}
@@ -134,6 +136,12 @@ var (
 func (p Policy) usesTable() bool {
 	return slices.Contains(byTable, p.Dispatch) || p.Dispatch == "choices"
 }
+
+// takesTurns reports whether a policy walks a round by counters, of which every load balancer has its own.
+func (p Policy) takesTurns() bool { return slices.Contains(byTurns, p.Dispatch) }
+
+// knowsLoadBalancers reports whether the number of load balancers makes a difference to a policy.
+func (p Policy) knowsLoadBalancers() bool { return p.takesTurns() || p.Affinity == "local-table" }
 
 // columns are the cells of a slot.
 func (p Policy) columns() int {

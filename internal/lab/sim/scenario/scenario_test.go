@@ -349,6 +349,7 @@ func drawn(t *rapid.T) string {
 	fmt.Fprintf(&text, "table_slots: 251\nload_balancers: %d\n", rapid.IntRange(1, 9).Draw(t, "load balancers"))
 	fmt.Fprintf(&text, "traffic: {rate: %d, lifetimes: {shape: %s, mean: %s}}\npolicies:\n", rapid.IntRange(0, 100).Draw(t, "rate"),
 		rapid.SampledFrom(shapes).Draw(t, "shape"), seconds("mean", 1, 40))
+	fmt.Fprintf(&text, "  - {name: turns, dispatch: %s, counters: %d}\n", rapid.SampledFrom(byTurns).Draw(t, "turns"), rapid.IntRange(1, 9).Draw(t, "counters"))
 	for i := range rapid.IntRange(1, 2).Draw(t, "policies") {
 		fmt.Fprintf(&text, "  - {name: p%d, dispatch: %s}\n", i, rapid.SampledFrom(dispatches).Draw(t, "dispatch"))
 		fmt.Fprintf(&text, "  - {name: q%d, dispatch: %s, affinity: %s}\n", i, rapid.SampledFrom(byTable).Draw(t, "table"), rapid.SampledFrom(affinities).Draw(t, "affinity"))

@@ -43,7 +43,8 @@ struct served {
 	__u8 policy; /* enum accept_policy */
 	__u8 load; /* enum accept_load */
 	__u8 session_scale; /* with SERVED_TAKES_OVER: of windows */
-	__u8 pad[3];
+	__u8 withheld; /* a port where subflows join that new connections are not told: server/mptcp/withhold.h */
+	__u8 pad[2];
 };
 _Static_assert(sizeof(struct served) == 72, "served");
 

@@ -137,7 +137,7 @@ type QUIC struct {
 // The zero value is that of services without.
 type MPTCP struct {
 	FirstPort uint16 `json:"first_port"`
-	Ports     uint16 `json:"ports"` // so many, and so many ids
+	Ports     uint16 `json:"ports"` // so many, and half as many ids
 }
 
 // Server is one backend of a service.
@@ -176,11 +176,11 @@ func (s *Service) IDBits() uint8 {
 	return uint8(left)
 }
 
-// MaxID returns the largest server id that the service has room for: 2^IDBits-1, which its cookie can carry; with mptcp no more than its ports.
+// MaxID returns the largest server id that the service has room for: 2^IDBits-1, which its cookie can carry; with mptcp no more than half of its ports.
 func (s *Service) MaxID() uint16 {
 	most := uint16(1<<s.IDBits() - 1)
 	if s.MPTCP.FirstPort != 0 {
-		most = min(most, s.MPTCP.Ports)
+		most = min(most, s.MPTCP.PerEpoch())
 	}
 	return most
 }

@@ -5,6 +5,9 @@ import "fmt"
 // DefaultJoinPorts is how many ports a service with mptcp has for further subflows.
 const DefaultJoinPorts = 1024
 
+// PerEpoch is how many of them an epoch of the cookie key has, each for one id: those of the one before stay valid meanwhile.
+func (m *MPTCP) PerEpoch() uint16 { return m.Ports / 2 }
+
 // Joins reports whether this is one of the ports that further subflows go to.
 func (m *MPTCP) Joins(port uint16) bool {
 	return m.FirstPort != 0 && port >= m.FirstPort && int(port) < int(m.FirstPort)+int(m.Ports)
@@ -20,6 +23,9 @@ func (s *Service) validateMPTCP(path string, found *findings) {
 	if m.FirstPort == 0 {
 		found.add(at+".first_port", "give the first port, as 40000", "missing: subflows join at ports of their own")
 		return
+	}
+	if m.PerEpoch() == 0 {
+		found.add(at+".ports", "use at least 2", "%d is too few: a server has a port for each of two epochs of the cookie key", m.Ports)
 	}
 	last := int(m.FirstPort) + int(m.Ports) - 1
 	if last > 65535 {

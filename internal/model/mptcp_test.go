@@ -17,6 +17,7 @@ func TestPortsWhereNoSubflowCouldJoinAreRefused(t *testing.T) {
 	expectRefused(t, []contradiction{
 		{"no first port", with(func(_ *Fleet, s *Service) { s.MPTCP.FirstPort = 0 }), "services[0].mptcp.first_port", "40000"},
 		{"past the last port", with(func(_ *Fleet, s *Service) { s.MPTCP.FirstPort = 65500 }), "services[0].mptcp.ports", "at most 36"},
+		{"a port for one epoch", with(func(_ *Fleet, s *Service) { s.MPTCP.Ports = 1 }), "services[0].mptcp.ports", "at least 2"},
 		{"over ports of its own", with(func(_ *Fleet, s *Service) { s.MPTCP.FirstPort = s.Ports[0] }), "services[0].ports[0]", "other ports"},
 		{"udp", with(func(_ *Fleet, s *Service) {
 			s.Protocol, s.Affinity, s.Fallback = ProtocolUDP, AffinityHash, FallbackHash
@@ -28,7 +29,8 @@ func TestPortsWhereNoSubflowCouldJoinAreRefused(t *testing.T) {
 		{"a connection table", with(func(_ *Fleet, s *Service) { s.Affinity = AffinityLocal }), "services[0].mptcp", "affinity: cookie"},
 		{"ids that nobody remembers", with(func(_ *Fleet, s *Service) { s.Affinity, s.Fallback = AffinityHash, FallbackHash }), "services[0].mptcp", "affinity: cookie"},
 		{"ids of candidates", with(func(_ *Fleet, s *Service) { s.Dispatch, s.Affinity = DispatchChoices, AffinityHistory }), "services[0].mptcp", "affinity: cookie"},
-		{"more servers than ports", with(func(_ *Fleet, s *Service) { s.MPTCP.Ports, s.Servers[0].ID = 5, 6 }), "services[0].servers[0].id", "next free id"},
+		{"more servers than ports", with(func(_ *Fleet, s *Service) { s.MPTCP.Ports, s.Servers[0].ID = 10, 6 }), "services[0].servers[0].id", "next free id"},
+		{"sessions", with(func(_ *Fleet, s *Service) { s.Session, s.SessionClients = SessionTLS, 16 }), "services[0].session", "remove it, or mptcp"},
 		{"another service's port", with(func(f *Fleet, s *Service) {
 			other := s.Clone()
 			other.Name, other.Ports, other.MPTCP = "other", []uint16{40099}, MPTCP{}

@@ -35,6 +35,6 @@ func (s *Service) validateSession(path string, found *findings) {
 	case s.Fallback == FallbackReplicated:
 		found.add(at, "use fallback: second-chance or hash", "clients without timestamps have no sessions, and go by placement")
 	case s.MPTCP.FirstPort != 0:
-		found.add(at, "remove it, or mptcp", "load balancers that answer SYNs themselves speak plain TCP")
+		found.add(at, "remove it, or mptcp", "load balancers that answer SYNs themselves speak plain TCP, and ports of mptcp would show which connections share a server, which sealed session ids hide")
 	}
 }

@@ -131,8 +131,8 @@ func (s *Service) validateIDs(path string, found *findings) {
 		wider = fmt.Sprintf("use wider cookies (cookie_bits, up to %d) or smaller table.index_bits", MaxCookieBits)
 		room = fmt.Sprintf("%d cookie bits less %d of the table", s.CookieBits, s.Table.NodeBits+s.Table.IndexBits)
 	}
-	if m := &s.MPTCP; m.FirstPort != 0 && int(m.Ports) < 1<<s.IDBits()-1 {
-		wider, room = "use more ports (mptcp.ports)", fmt.Sprintf("%d ports of mptcp", m.Ports)
+	if m := &s.MPTCP; m.FirstPort != 0 && int(m.PerEpoch()) < 1<<s.IDBits()-1 {
+		wider, room = "use more ports (mptcp.ports)", fmt.Sprintf("half of %d ports of mptcp", m.Ports)
 	}
 	free := s.FreeIDs()
 	remedy := func() string { // another one for each server

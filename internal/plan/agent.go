@@ -44,7 +44,8 @@ type AgentRow struct {
 	Load       uint8
 
 	SessionScale uint8 // with AgentTakes: of windows
-	_            [3]uint8
+	Withheld     uint8 // a port of mptcp that new connections are not told
+	_            [2]uint8
 }
 
 // Retired is the row for the connections that a service leaves behind when the server no longer takes part.
@@ -67,9 +68,9 @@ type Agent struct {
 	HandsTo   []netip.Addr   // those among them that load balancers name to this server as stops
 	Marking   []string       // names of the services whose connections carry cookies, or the column that accepted them
 	Choices   []AgentChoice
-	QUIC      []AgentService   // whose connection ids name this server
-	Sessions  []AgentService   // whose session tickets name this server
-	Joins     []netip.AddrPort // where further subflows of this server's MPTCP connections go
+	QUIC      []AgentService // whose connection ids name this server
+	Sessions  []AgentService // whose session tickets name this server
+	Joins     []Join
 }
 
 // AgentService is a service of this server.
@@ -105,7 +106,7 @@ func NewAgent(fleet *model.Fleet, mine func(*model.Server) bool) (Agent, error) 
 		}
 		if here != nil && service.Return != model.ReturnThrough {
 			agent.add(fleet, service, here)
-			agent.addJoin(fleet, service, here)
+			agent.addJoins(fleet, service, here)
 		}
 	}
 	for _, list := range []*[]netip.Addr{&agent.Addresses, &agent.VIPs, &agent.Stops, &agent.HandsTo} {
@@ -136,7 +137,7 @@ func ServerHere(service *model.Service, mine func(*model.Server) bool) (here *mo
 func (a *Agent) Rekey(fleet *model.Fleet, have map[VIPKey]AgentRow) {
 	for i := range fleet.Services {
 		service := &fleet.Services[i]
-		a.keepJoins(service, have)
+		a.keepJoins(fleet, service, have)
 		for _, port := range service.Ports {
 			key := vipKey(service.VIP, port, uint8(service.Protocol))
 			row := have[key]

@@ -33,9 +33,15 @@ func (t *Tables) destinations() (map[VIPKey]uint32, map[ReturnKey]uint64) {
 
 // checkRoom refuses more destinations than half of the map: those before and after an update stand side by side.
 func (t *Tables) checkRoom(vips map[VIPKey]uint32) error {
-	if room := t.limits.Destinations() / 2; len(vips) > int(room) {
-		return fmt.Errorf("no room for %d destinations (ports of services, and servers of services with mptcp), only for %d: raise the limit of services (ballast lb --help)",
-			len(vips), room)
+	need := len(vips)
+	for _, p := range t.services {
+		if n := len(p.image.joins); n > 0 {
+			need += 2*len(p.image.servers) - n // of the next epoch: a rotation of keys must not fail for it
+		}
+	}
+	if room := t.limits.Destinations() / 2; need > int(room) {
+		return fmt.Errorf("no room for %d destinations (ports of services, and two of each server with mptcp), only for %d: raise the limit of services (ballast lb --help)",
+			need, room)
 	}
 	return nil
 }

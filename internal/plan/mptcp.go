@@ -12,44 +12,87 @@ import (
 // joinShift is VIP_JOIN_SHIFT: above the number of its service, a destination has the id of the server that subflows join there.
 const joinShift = 16
 
-// JoinPorts returns the ports of a service's mptcp, by ids of servers. They are the same for as long as the fleet's placement key is.
-func JoinPorts(keys *model.Keys, s *model.Service) func(id uint16) uint16 {
-	key := cookie.Load([16]byte(cookie.Derive(keys.Placement, cookie.ForJoins, s.VIP, 0, 16)))
-	return func(id uint16) uint16 {
-		return s.MPTCP.FirstPort + uint16(joinport.Permute(key, uint32(s.MPTCP.Ports), uint32(id-1)))
-	}
+// JoinPorts returns the ports of a service's mptcp in an epoch, by ids of servers. Even and odd epochs have a half of the ports each, so two that are
+// known at once never have the same port.
+//
+// Departs from Cheetah VI, where each subflow has a permutation of its own: the kernel announces one port to all clients, so that within an epoch a client
+// sees which of its connections share a server.
+func JoinPorts(keys *model.Keys, s *model.Service, epoch uint32) func(id uint16) uint16 {
+	key := cookie.Load([16]byte(cookie.Derive(keys.Cookie[epoch], cookie.ForJoins, s.VIP, 0, 16)))
+	half := s.MPTCP.PerEpoch()
+	first := s.MPTCP.FirstPort + uint16(epoch&1)*half
+	return func(id uint16) uint16 { return first + uint16(joinport.Permute(key, uint32(half), uint32(id-1))) }
 }
 
-// joins are where subflows join: at each server that gets packets, removed ones too.
+// joins are where subflows join in each epoch: at each server that gets packets, removed ones too.
 func joins(want *Want, s *Service, servers map[uint16]ServerRow) map[VIPKey]uint16 {
 	if s.MPTCP.FirstPort == 0 || len(servers) == 0 {
 		return nil
 	}
-	port, joins := JoinPorts(&want.Keys, &s.Service), make(map[VIPKey]uint16, len(servers))
-	for id := range servers {
-		if id <= s.MPTCP.Ports {
-			joins[vipKey(s.VIP, port(id), uint8(s.Protocol))] = id
+	joins := make(map[VIPKey]uint16, len(servers))
+	for epoch := range want.Keys.Cookie {
+		port := JoinPorts(&want.Keys, &s.Service, epoch)
+		for id := range servers {
+			if id <= s.MPTCP.PerEpoch() {
+				joins[vipKey(s.VIP, port(id), uint8(s.Protocol))] = id
+			}
 		}
 	}
 	return joins
 }
 
-// addJoin adds where subflows of a service join a server of this host.
-func (a *Agent) addJoin(fleet *model.Fleet, service *model.Service, server *model.Server) {
+// Join is an address and port where further subflows of MPTCP connections reach this host.
+type Join struct {
+	At    netip.AddrPort
+	Epoch uint32
+	Role  JoinRole
+}
+
+// JoinRole is what the kernel does at a Join.
+type JoinRole uint8
+
+// Roles of a Join.
+const (
+	JoinAnnounced JoinRole = iota // it listens, and new connections are told
+	JoinKept                      // of another epoch than the current one: it goes on listening for connections that know the port
+	JoinLeft                      // of a service that lives on elsewhere: it listens until the last subflow there has ended
+)
+
+// addJoins adds where subflows of a service join a server of this host.
+func (a *Agent) addJoins(fleet *model.Fleet, service *model.Service, server *model.Server) {
 	if service.MPTCP.FirstPort == 0 {
 		return
 	}
-	port := JoinPorts(&fleet.Keys, service)(server.ID)
-	a.Joins = append(a.Joins, netip.AddrPortFrom(service.VIP, port))
-	a.Served[vipKey(service.VIP, port, uint8(service.Protocol))] = AgentRow{ID: server.ID} // nothing is marked: the port names the server
+	for _, epoch := range fleet.Keys.Epochs() {
+		role := JoinKept
+		if epoch == fleet.Keys.Current {
+			role = JoinAnnounced
+		}
+		a.addJoin(service, server.ID, Join{netip.AddrPortFrom(service.VIP, JoinPorts(&fleet.Keys, service, epoch)(server.ID)), epoch, role})
+	}
+}
+
+// addJoin has its packets taken. None is marked, as the port names the server.
+func (a *Agent) addJoin(service *model.Service, id uint16, join Join) {
+	row := AgentRow{ID: id}
+	if join.Role != JoinAnnounced {
+		row.Withheld = 1
+	}
+	a.Joins = append(a.Joins, join)
+	a.Served[vipKey(service.VIP, join.At.Port(), uint8(service.Protocol))] = row
 }
 
 // keepJoins adds where subflows have joined this host while it was a server of a service that lives on elsewhere.
-func (a *Agent) keepJoins(service *model.Service, have map[VIPKey]AgentRow) {
+func (a *Agent) keepJoins(fleet *model.Fleet, service *model.Service, have map[VIPKey]AgentRow) {
 	for key, row := range have {
-		if port := binary.BigEndian.Uint16(key.Port[:]); service.MPTCP.Joins(port) && key == vipKey(service.VIP, port, uint8(service.Protocol)) {
-			if _, served := a.Served[key]; !served {
-				a.Served[key] = row
+		port := binary.BigEndian.Uint16(key.Port[:])
+		if _, served := a.Served[key]; served || !service.MPTCP.Joins(port) || key != vipKey(service.VIP, port, uint8(service.Protocol)) ||
+			row.ID == 0 || row.ID > service.MPTCP.PerEpoch() {
+			continue
+		}
+		for _, epoch := range fleet.Keys.Epochs() {
+			if JoinPorts(&fleet.Keys, service, epoch)(row.ID) == port {
+				a.addJoin(service, row.ID, Join{netip.AddrPortFrom(service.VIP, port), epoch, JoinLeft})
 			}
 		}
 	}

@@ -122,8 +122,8 @@ var QUIC = []Field[quic]{
 var MPTCP = []Field[mptcp]{
 	{Key: "first_port", Value: number(func(m *mptcp) *uint16 { return &m.FirstPort }, "port", 1, math.MaxUint16),
 		Doc: "first of the VIP's ports that further subflows join at", More: "See `docs/features/mptcp.md`"},
-	{Key: "ports", Value: number(func(m *mptcp) *uint16 { return &m.Ports }, "ports", 1, math.MaxUint16), Default: fmt.Sprint(model.DefaultJoinPorts),
-		Doc: "number of these ports, and largest server id"},
+	{Key: "ports", Value: number(func(m *mptcp) *uint16 { return &m.Ports }, "ports", 2, math.MaxUint16), Default: fmt.Sprint(model.DefaultJoinPorts),
+		Doc: "number of these ports, twice the largest server id"},
 }
 
 // Load are the fields of how the load of servers is measured.

@@ -19,7 +19,7 @@ import (
 var bpfLayers = []string{
 	"wire",
 	"lb/packet", "lb/carrier", "lb/state", "lb/dispatch", "lb/affinity", "lb/ladder", "lb/send", "lb/walk",
-	"server", "server/socket", "server/flow", "server/timestamp", "server/accept", "server/takeover", "server/tunnel", "server/walk",
+	"server", "server/socket", "server/flow", "server/timestamp", "server/accept", "server/takeover", "server/mptcp", "server/tunnel", "server/walk",
 	"check", "bfd", "link", "bench",
 }
 

@@ -9,6 +9,7 @@
 #include "server/verdict.h"
 #include "server/socket/socket.h"
 #include "server/flow/flow.h"
+#include "server/mptcp/withhold.h"
 #include "server/timestamp/begin.h"
 #include "server/timestamp/column.h"
 #include "server/timestamp/hold_back.h"
@@ -111,6 +112,8 @@ inline_always enum agent_verdict mark(struct __sk_buff *skb)
 
 	if (!flow_parse(&f, skb, TO_CLIENT))
 		return EGRESS_NOT_SERVED;
+	if (f.header >= TCP_HEADER_MIN + sizeof(struct add_addr))
+		withhold_port(skb, &f);
 	/* Answers for connection requests are sent by the listener. Its storage is for the connections. */
 	if (full && full->state == SOCKET_LISTEN)
 		full = 0;

@@ -47,7 +47,7 @@ const (
 	ForResets        = "quic stateless reset" // of the placement key, and of one service and server
 	ForSessionIDs    = "tls session ids"      // of an epoch's cookie key
 	ForSYNCookies    = "syn cookies"          // of the placement key
-	ForJoins         = "mptcp ports"          // of the placement key
+	ForJoins         = "mptcp ports"          // of an epoch's cookie key
 	ForPeers         = "messages of peers"    // of an epoch's cookie key, of the fleet
 	ForEntries       = "replicated entries"   // of the placement key, of the fleet
 )

@@ -4,6 +4,7 @@ package agent
 import (
 	"errors"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/agent/tracking"
 	"github.com/ballast-lb/ballast/internal/linux/server"
 	"github.com/ballast-lb/ballast/internal/machine/rotation"
+	"github.com/ballast-lb/ballast/internal/plan"
 )
 
 // features follow the services of this host: each has its own files, tables, endpoints or reports.
@@ -50,10 +52,19 @@ func (f *features) set(s *serving.Serving, ticketKeys map[string]rotation.Servic
 	f.accepts.Set(s.Wanted.Choices)
 	f.ids.Set(fleetKeys, s.Wanted.QUIC)
 	f.tickets.Set(fleetKeys, ticketKeys, s.Wanted.Sessions)
-	f.joins.Set(s.Wanted.Joins)
+	f.joins.Set(joinsOf(&s.Wanted, plan.JoinAnnounced), joinsOf(&s.Wanted, plan.JoinKept))
 	f.tracked.Set(s.Wanted.Sessions)
-	f.keys.Set(fleetKeys, changed)
+	f.keys.Set(fleetKeys, s.Wanted.Joins, changed)
 	f.keys.SetTickets(f.tickets.Written())
+}
+
+func joinsOf(wanted *plan.Agent, role plan.JoinRole) (list []netip.AddrPort) {
+	for _, join := range wanted.Joins {
+		if join.Role == role {
+			list = append(list, join.At)
+		}
+	}
+	return list
 }
 
 // follow repairs what failed or what somebody has changed, and sees what the kernel refuses. It is to be called once a second.

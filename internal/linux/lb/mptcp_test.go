@@ -2,6 +2,7 @@ package lb
 
 import (
 	"fmt"
+	"maps"
 	"testing"
 
 	"github.com/ballast-lb/ballast/internal/model"
@@ -11,10 +12,14 @@ import (
 // withJoins is a change of a service to one with mptcp.
 func withJoins(s *model.Service) { s.MPTCP = model.MPTCP{FirstPort: 40000, Ports: 200} }
 
-// joinTo is a flow from client n to the port of a server.
+// joinTo is a flow from client n to the port of a server, in the current epoch.
 func (w *world) joinTo(name string, n int, id uint16) flow {
+	return w.joinIn(w.want.Keys.Current, name, n, id)
+}
+
+func (w *world) joinIn(epoch uint32, name string, n int, id uint16) flow {
 	s := service(&w.want, name)
-	return flowTo(s.VIP, plan.JoinPorts(&w.want.Keys, &s.Service)(id), n)
+	return flowTo(s.VIP, plan.JoinPorts(&w.want.Keys, &s.Service, epoch)(id), n)
 }
 
 // A subflow's packets go to the server that its port names, whatever they carry, as long as the server is known; its SYN is no new connection.
@@ -64,13 +69,60 @@ func TestSubflowsReachTheServerThatTheirPortNames(t *testing.T) {
 	}
 }
 
+// While two keys are known, the ports of both epochs lead to their servers; those of an epoch that is not known any more, or not yet, lead nowhere,
+// also if somebody has written them down.
+func TestSubflowsJoinAtThePortsOfKnownEpochs(t *testing.T) {
+	w := newWorld(t, serviceOf("web", vip4, withJoins))
+	first, second := w.want.Keys.Current, w.want.Keys.Current+1
+	key := func(epoch uint32, known bool) func(*plan.Want) {
+		return func(want *plan.Want) {
+			if want.Keys.Cookie = maps.Clone(want.Keys.Cookie); known {
+				want.Keys.Cookie[epoch] = [16]byte{byte(epoch), 77}
+			} else {
+				delete(want.Keys.Cookie, epoch)
+			}
+		}
+	}
+	if len(w.want.Keys.Cookie) > 1 {
+		w.update(key(second, false))
+	}
+	flows := map[uint32][]flow{}
+	leads := func(epoch uint32, known bool) {
+		t.Helper()
+		for i, f := range flows[epoch] {
+			if !known {
+				w.checkVerdict(f.frame(f.tcp(syn, timestamps(1, 0), nil)), lbVerdictPASSED_NO_SERVICE)
+				w.checkVerdict(f.carrying(0), lbVerdictPASSED_NO_SERVICE)
+				continue
+			}
+			if got, want := w.checkVerdict(f.carrying(0), lbVerdictFORWARDED_BY_PORT); want.serverOf(got.frame) != uint16(i+1) {
+				t.Errorf("the port of server %d in epoch %d leads to another", i+1, epoch)
+			}
+		}
+	}
+	for _, epoch := range []uint32{first, second} {
+		w.update(key(epoch, true))
+		for id := range uint16(2) {
+			flows[epoch] = append(flows[epoch], w.joinIn(epoch, "web", int(epoch)*10+int(id), id+1))
+		}
+		leads(epoch, true)
+	}
+	leads(first, true)
+	w.update(func(want *plan.Want) { want.Keys.Current = second })
+	leads(first, true)
+	leads(second, true)
+	w.update(key(first, false))
+	leads(first, false)
+	leads(second, true)
+}
+
 // Ports that no server has are no service's; a port that was the service's and is a server's now, and the other way round, means what it means today.
 //
 // Promise: Packets to an MPTCP port without a server go to the host, as for other ports without a service.
 func TestPortsChangeTheirMeaningWithTheService(t *testing.T) {
 	w := newWorld(t, serviceOf("web", vip4, withJoins))
 	f := w.joinTo("web", 1, 2)
-	w.checkVerdict(w.joinTo("web", 1, 100).carrying(0), lbVerdictPASSED_NO_SERVICE)
+	w.checkVerdict(w.joinTo("web", 1, 90).carrying(0), lbVerdictPASSED_NO_SERVICE)
 	w.checkVerdict(f.carrying(0), lbVerdictFORWARDED_BY_PORT)
 	for range 2 {
 		w.update(func(want *plan.Want) {

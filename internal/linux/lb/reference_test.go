@@ -128,10 +128,12 @@ func (r *reference) joinedAt(s *plan.Service, port uint16) (id uint16) {
 	if !s.MPTCP.Joins(port) {
 		return 0
 	}
-	ports := plan.JoinPorts(&r.want.Keys, &s.Service)
-	for id := uint16(1); id <= s.MPTCP.Ports; id++ {
-		if ports(id) == port && serverIn(s, id) != nil {
-			return id
+	for epoch := range r.want.Keys.Cookie {
+		ports := plan.JoinPorts(&r.want.Keys, &s.Service, epoch)
+		for id := uint16(1); id <= s.MPTCP.PerEpoch(); id++ {
+			if ports(id) == port && serverIn(s, id) != nil {
+				return id
+			}
 		}
 	}
 	return 0

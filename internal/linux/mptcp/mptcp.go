@@ -148,18 +148,18 @@ func Remove(e Endpoint) error {
 	return nil
 }
 
-// Used returns those of the IPv4 addresses and ports that connections of this host have for their own.
-func Used(addresses []netip.AddrPort) (map[netip.AddrPort]bool, error) {
+// Used returns how many connections of this host have each of the IPv4 addresses and ports for their own.
+func Used(addresses []netip.AddrPort) (map[netip.AddrPort]uint64, error) {
 	sockets, err := netlink.SocketDiagTCP(unix.AF_INET)
 	if err != nil {
 		return nil, fmt.Errorf("list connections: %w", err)
 	}
-	used := map[netip.AddrPort]bool{}
+	used := map[netip.AddrPort]uint64{}
 	for _, at := range addresses {
 		for _, socket := range sockets {
 			local, _ := netip.AddrFromSlice(socket.ID.Source)
 			if socket.State != netlink.TCP_LISTEN && socket.State != netlink.TCP_TIME_WAIT && netip.AddrPortFrom(local.Unmap(), socket.ID.SourcePort) == at {
-				used[at] = true
+				used[at]++
 			}
 		}
 	}

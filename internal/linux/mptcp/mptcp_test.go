@@ -75,7 +75,7 @@ func TestTheKernelAnnouncesWhatWasAdded(t *testing.T) {
 		if len(there) != 1 || there[0].Address != join || !there[0].Signal || there[0].ID == 0 {
 			t.Fatalf("endpoints %+v", there)
 		}
-		if used, err := Used([]netip.AddrPort{join}); err != nil || used[join] {
+		if used, err := Used([]netip.AddrPort{join}); err != nil || used[join] != 0 {
 			t.Errorf("it is used: %v, %v", used, err)
 		}
 		if err := Remove(there[0]); err != nil {
@@ -105,7 +105,7 @@ func TestConnectionsThatUseAnAddressAreFound(t *testing.T) {
 		defer conn.Close()
 		other := netip.AddrPortFrom(vip.Addr(), 40124)
 		used, err := Used([]netip.AddrPort{join, other})
-		if !used[join] || used[other] {
+		if used[join] != 1 || used[other] != 0 {
 			t.Errorf("used: %v", used)
 		}
 		return err

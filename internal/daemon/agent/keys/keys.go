@@ -3,8 +3,10 @@ package keys
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"slices"
 	"strconv"
 	"sync/atomic"
@@ -14,9 +16,11 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/daemon/agent/tickets"
+	"github.com/ballast-lb/ballast/internal/linux/mptcp"
 	"github.com/ballast-lb/ballast/internal/linux/server"
 	"github.com/ballast-lb/ballast/internal/machine/rotation"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/plan"
 )
 
 // period is how often an agent counts which connections carry cookies of which key; see rotation.ReportLife.
@@ -26,26 +30,32 @@ const period = 5 * time.Second
 type Reporter struct {
 	path    *server.Server
 	log     *slog.Logger
-	keys    atomic.Pointer[model.Keys]
+	known   atomic.Pointer[known]
 	tickets atomic.Pointer[tickets.Report]
 	changed chan struct{} // has them reported
 
 	uncounted atomic.Pointer[error] // of the last report
 }
 
+// known are the keys, and where subflows of MPTCP join, which carry no cookie.
+type known struct {
+	keys  *model.Keys
+	joins []plan.Join
+}
+
 // New returns a reporter that knows no keys yet.
 func New(path *server.Server, log *slog.Logger) *Reporter {
 	k := &Reporter{path: path, log: log, changed: make(chan struct{}, 1)}
-	k.keys.Store(&model.Keys{})
+	k.known.Store(&known{keys: &model.Keys{}})
 	k.tickets.Store(&tickets.Report{})
 	return k
 }
 
-// Echoes counts the living connections by the epoch that their client has echoed last; 0: of a key that is not known any more. Without
-// keys it is not known.
+// Echoes counts the living connections by the epoch that their client has echoed last; 0: of a key that is not known any more. Subflows of MPTCP count for
+// the epoch of their port, where it is not the current one. Without keys it is not known.
 func (k *Reporter) Echoes() (keys *model.Keys, connections map[uint32]uint64, err error) {
-	keys = k.keys.Load()
-	if len(keys.Cookie) == 0 {
+	known := k.known.Load()
+	if keys = known.keys; len(keys.Cookie) == 0 {
 		return keys, nil, nil
 	}
 	byParity, err := k.path.Echoes()
@@ -63,7 +73,24 @@ func (k *Reporter) Echoes() (keys *model.Keys, connections map[uint32]uint64, er
 			connections[epochs[parity]] += n
 		}
 	}
-	return keys, connections, nil
+	return keys, connections, known.addSubflows(connections)
+}
+
+func (k *known) addSubflows(connections map[uint32]uint64) error {
+	var at []netip.AddrPort
+	for _, join := range k.joins {
+		if join.Epoch != k.keys.Current {
+			at = append(at, join.At)
+		}
+	}
+	if len(at) == 0 {
+		return nil
+	}
+	subflows, err := mptcp.Used(at)
+	for _, join := range k.joins {
+		connections[join.Epoch] += subflows[join.At]
+	}
+	return err
 }
 
 // Run reports until ctx ends, at every change and from time to time.
@@ -103,12 +130,12 @@ func (k *Reporter) Problem() error {
 	return nil
 }
 
-// Set takes other keys, and has them reported at once where the maps have changed for it.
-func (k *Reporter) Set(next *model.Keys, changed bool) {
-	before := k.keys.Swap(next)
-	for epoch := range before.Cookie {
+// Set takes other keys, and where subflows join. It has them reported at once where the maps have changed for it.
+func (k *Reporter) Set(next *model.Keys, joins []plan.Join, changed bool) {
+	before := k.known.Swap(&known{next, joins})
+	for epoch := range before.keys.Cookie {
 		if _, kept := next.Cookie[epoch]; !kept {
-			k.warnOfDropped(epoch)
+			k.warnOfDropped(before, epoch)
 		}
 	}
 	if changed {
@@ -131,9 +158,11 @@ func (k *Reporter) reportSoon() {
 }
 
 // warnOfDropped warns that a key is dropped too early: nobody else can know by a file.
-func (k *Reporter) warnOfDropped(epoch uint32) {
-	if byParity, err := k.path.Echoes(); err == nil && byParity[epoch&1] > 0 {
-		k.log.Warn("a key is dropped that living connections still carry: they break where load balancers drop it, too", "epoch", epoch, "connections", byParity[epoch&1])
+func (k *Reporter) warnOfDropped(before *known, epoch uint32) {
+	byParity, err := k.path.Echoes()
+	living := map[uint32]uint64{epoch: byParity[epoch&1]}
+	if err = errors.Join(err, before.addSubflows(living)); err == nil && living[epoch] > 0 {
+		k.log.Warn("a key is dropped that living connections still need: they break where load balancers drop it, too", "epoch", epoch, "connections", living[epoch])
 	}
 }
 
@@ -141,7 +170,7 @@ var connectionsMetric = prometheus.NewDesc("ballast_agent_key_connections",
 	"Connections by the epoch of the key whose cookie their client echoed last; 0: a dropped key.", []string{"epoch"}, nil)
 
 // Current is the epoch of the key that is written; 0: none is known.
-func (k *Reporter) Current() uint32 { return k.keys.Load().Current }
+func (k *Reporter) Current() uint32 { return k.known.Load().keys.Current }
 
 // Collect exports the connections by key.
 func (k *Reporter) Collect(out chan<- prometheus.Metric) {

@@ -25,6 +25,7 @@ type Joins struct {
 	log           *slog.Logger
 
 	Wanted   []netip.AddrPort // to be read alone
+	kept     []netip.AddrPort // those that stay where they are there, while there is room
 	Problems []string         // why some are not there, a line each
 	settled  bool             // all is as wanted, unless somebody changes it
 }
@@ -43,9 +44,9 @@ func New(runDir, instance string, log *slog.Logger) *Joins {
 	return &Joins{dir: filepath.Join(runDir, "mptcp"), instance: instance, log: log}
 }
 
-// Set takes what is wanted from now on, and follows it.
-func (j *Joins) Set(wanted []netip.AddrPort) {
-	j.Wanted, j.settled = wanted, false
+// Set takes what is wanted from now on, and what is not to be removed, and follows it.
+func (j *Joins) Set(wanted, kept []netip.AddrPort) {
+	j.Wanted, j.kept, j.settled = wanted, kept, false
 	j.Follow()
 }
 
@@ -105,15 +106,15 @@ func (j *Joins) note(err error) {
 
 // Leave undoes all.
 func (j *Joins) Leave() error {
-	if j.Wanted = nil; !j.madeAny() {
+	if j.Wanted, j.kept = nil, nil; !j.madeAny() {
 		return nil
 	}
-	none := func([]netip.AddrPort) (map[netip.AddrPort]bool, error) { return nil, nil }
+	none := func([]netip.AddrPort) (map[netip.AddrPort]uint64, error) { return nil, nil }
 	return j.change(func(made *hostJoins) error { return j.reconcile(made, none) })
 }
 
 // reconcile remembers first and makes then, and removes first and forgets then: who is killed in between has forgotten nothing.
-func (j *Joins) reconcile(made *hostJoins, used func([]netip.AddrPort) (map[netip.AddrPort]bool, error)) error {
+func (j *Joins) reconcile(made *hostJoins, used func([]netip.AddrPort) (map[netip.AddrPort]uint64, error)) error {
 	there, err := mptcp.Endpoints()
 	if errors.Is(err, mptcp.ErrUnknown) && len(j.Wanted) == 0 {
 		return nil
@@ -136,7 +137,10 @@ func (j *Joins) reconcile(made *hostJoins, used func([]netip.AddrPort) (map[neti
 			have++
 		}
 	}
-	left := slices.DeleteFunc(slices.Clone(made.Instances[j.instance]), func(at netip.AddrPort) bool { return slices.Contains(j.Wanted, at) })
+	if have >= mptcp.EndpointsMax && len(errs) > 0 {
+		j.kept = nil // what subflows use stays all the same
+	}
+	left := slices.DeleteFunc(slices.Clone(made.Instances[j.instance]), j.stays)
 	if len(left) == 0 {
 		return errors.Join(errs...)
 	}
@@ -145,7 +149,7 @@ func (j *Joins) reconcile(made *hostJoins, used func([]netip.AddrPort) (map[neti
 		return errors.Join(append(errs, err)...)
 	}
 	for _, at := range left {
-		if busy[at] { // to remove it would end subflows
+		if busy[at] > 0 { // to remove it would end subflows
 			continue
 		}
 		if i := find(at); i >= 0 && !made.others(j.instance, at) {
@@ -157,6 +161,11 @@ func (j *Joins) reconcile(made *hostJoins, used func([]netip.AddrPort) (map[neti
 		made.Instances[j.instance] = slices.DeleteFunc(made.Instances[j.instance], func(one netip.AddrPort) bool { return one == at })
 	}
 	return errors.Join(errs...)
+}
+
+// stays reports whether an endpoint that was made is not to be removed.
+func (j *Joins) stays(at netip.AddrPort) bool {
+	return slices.Contains(j.Wanted, at) || slices.Contains(j.kept, at)
 }
 
 // explain adds what to do. have is how many endpoints there are.
@@ -225,8 +234,8 @@ func (j *Joins) change(do func(*hostJoins) error) error {
 		return err
 	}
 	errs := []error{do(made)}
-	left := len(made.Instances[j.instance])
-	if left == 0 {
+	there := made.Instances[j.instance]
+	if len(there) == 0 {
 		delete(made.Instances, j.instance)
 	}
 	errs = append(errs, made.setInitial())
@@ -234,7 +243,7 @@ func (j *Joins) change(do func(*hostJoins) error) error {
 		delete(all, space)
 	}
 	err = errors.Join(append(errs, j.save(all))...)
-	j.settled = err == nil && left == len(j.Wanted)
+	j.settled = err == nil && !slices.ContainsFunc(there, func(at netip.AddrPort) bool { return !j.stays(at) })
 	return err
 }
 

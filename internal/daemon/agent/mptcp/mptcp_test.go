@@ -66,7 +66,7 @@ func (h *joinHost) agent(instance string) *Joins {
 func (h *joinHost) set(j *Joins, ports ...uint16) {
 	h.Helper()
 	h.do(func() error {
-		j.Set(joinAt(ports...))
+		j.Set(joinAt(ports...), nil)
 		return nil
 	})
 }
@@ -152,6 +152,52 @@ func TestWhatWasSetBeforeAgentsStaysSo(t *testing.T) {
 	h.expect("it was off before", false)
 }
 
+// Connections that know the port of the last epoch may join there until its key is dropped; but not at the price of new ports.
+func TestPortsOfTheLastEpochAreKept(t *testing.T) {
+	h := newJoinHost(t)
+	a := h.agent("a")
+	change := func(wanted, kept []netip.AddrPort) { h.do(func() error { a.Set(wanted, kept); return nil }) }
+	h.set(a, 40001)
+	change(joinAt(40002), joinAt(40001))
+	h.expect("the next epoch", false, 40001, 40002)
+	if !a.settled || len(a.Problems) != 0 {
+		t.Errorf("it is looked at again: %v", a.Problems)
+	}
+	a = h.agent("a") // killed
+	change(joinAt(40002), joinAt(40001, 40003))
+	h.expect("a restart: what is kept is not made", false, 40001, 40002)
+	change(joinAt(40001), joinAt(40002))
+	h.expect("the epoch before again", false, 40001, 40002)
+	change(joinAt(40002), nil)
+	h.expect("its key is dropped", false, 40002)
+	before, after := joinAt(40001, 40002, 40003, 40004, 40005), joinAt(41001, 41002, 41003, 41004, 41005)
+	change(before, nil)
+	change(after, before)
+	h.do(func() error { a.Follow(); return nil })
+	h.expect("five services and room for eight", false, 41001, 41002, 41003, 41004, 41005)
+	if h.do(func() error { a.Follow(); return nil }); len(a.Problems) != 0 || !a.settled {
+		t.Errorf("with room for all: %v", a.Problems)
+	}
+}
+
+// A port that a program of the host has is not taken from it, and the one of the last epoch goes on.
+func TestAPortInUseIsAProblemAndLeftAlone(t *testing.T) {
+	h := newJoinHost(t)
+	a := h.agent("a")
+	h.set(a, 40001)
+	var listener net.Listener
+	h.do(func() (err error) { listener, err = net.Listen("tcp4", ":40002"); return err })
+	defer listener.Close()
+	h.do(func() error { a.Set(joinAt(40002), joinAt(40001)); return nil })
+	h.expect("somebody listens there", false, 40001)
+	if len(a.Problems) != 1 || !strings.Contains(a.Problems[0], "another program has the port") {
+		t.Errorf("problems %q", a.Problems)
+	}
+	listener.Close()
+	h.do(func() error { a.Follow(); return nil })
+	h.expect("nobody does any more", false, 40001, 40002)
+}
+
 // To remove an address ends the subflows that have joined there.
 func TestWhereSubflowsAreIsNotRemoved(t *testing.T) {
 	h := newJoinHost(t)
@@ -203,7 +249,7 @@ func TestProblemsOfJoinsAreSaidAndMended(t *testing.T) {
 	h := newJoinHost(t)
 	a := h.agent("a")
 	elsewhere := netip.MustParsePrefix("198.51.100.11/32")
-	h.do(func() error { a.Set([]netip.AddrPort{netip.AddrPortFrom(elsewhere.Addr(), 40001)}); return nil })
+	h.do(func() error { a.Set([]netip.AddrPort{netip.AddrPortFrom(elsewhere.Addr(), 40001)}, nil); return nil })
 	if problem := strings.Join(a.Problems, "\n"); !strings.Contains(problem, "198.51.100.11:40001") || !strings.Contains(problem, "give this host the vip") {
 		t.Errorf("an address that the host has not: %q", problem)
 	}
@@ -225,7 +271,7 @@ func TestProblemsOfJoinsAreSaidAndMended(t *testing.T) {
 			t.Fatal(err)
 		}
 		a = h.agent("a")
-		h.do(func() error { a.Set([]netip.AddrPort{netip.AddrPortFrom(elsewhere.Addr(), 40001)}); return nil })
+		h.do(func() error { a.Set([]netip.AddrPort{netip.AddrPortFrom(elsewhere.Addr(), 40001)}, nil); return nil })
 		if len(a.Problems) != 0 {
 			t.Errorf("with a file of %q: %v", damage, a.Problems)
 		}

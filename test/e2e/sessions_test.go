@@ -8,12 +8,14 @@ import (
 
 // Promise: All connections of a TLS session reach one server, while servers, load balancers and keys change;
 // without it, sessions move (Yuz III).
+// Promise: A HelloRetryRequest does not move a connection: the second ClientHello reaches the server of the first.
 func TestConnectionsOfATLSSessionReachOneServer(t *testing.T) {
 	logMeasured(t, run(t, "sessions"))
 }
 
 // Promise: All connections of a TLS session reach one server with unmodified clients and servers: curl, OpenSSL
 // and Python with unchanged nginx, Apache, HAProxy and Dovecot (IMAPS) (Yuz V-A).
+// Promise: Early data (0-RTT) of OpenSSL reaches the session's server with its ClientHello, and nginx accepts it.
 func TestConnectionsOfATLSSessionReachOneServerOfOthersSoftware(t *testing.T) {
 	if !long() {
 		t.Skip("servers have to be installed: make test-long")

@@ -115,11 +115,12 @@ func (e *Endpoints) awaitHTTP3(node string, died func() error) {
 }
 
 // StartTLS starts a TLS server for the trial's service on every server. With tickets it makes session tickets by the
-// file of the server's agent, and waits for that where there is none yet; without, they name nobody.
-func (e *Endpoints) StartTLS(tickets bool) {
+// file of the server's agent, and waits for that where there is none yet; without, they name nobody. With retries it asks
+// clients for another key share.
+func (e *Endpoints) StartTLS(tickets, retries bool) {
 	one := e.fleet.Services[0]
 	for _, node := range names(ServerName, len(e.network.Servers)) {
-		options := &session.Server{Address: one.Target(), Name: node}
+		options := &session.Server{Address: one.Target(), Name: node, Retries: retries}
 		if tickets {
 			options.Tickets = ticketFile(e.lab, node, one.Name)
 		}

@@ -17,6 +17,7 @@ type Server struct {
 	Address string `json:"address"` // host:port to serve on
 	Name    string `json:"name"`    // what it answers each line with
 	Tickets string `json:"tickets"` // the agent's file of the service
+	Retries bool   `json:"retries"` // it asks each client of TLS 1.3 for another key share (HelloRetryRequest, RFC 8446 4.1.4)
 }
 
 // Serve answers each line by its name until ctx ends.
@@ -26,6 +27,9 @@ func Serve(ctx context.Context, o Server) error {
 		return err
 	}
 	config := &tls.Config{Certificates: []tls.Certificate{certificate}}
+	if o.Retries {
+		config.CurvePreferences = []tls.CurveID{tls.CurveP256} // Go's clients send others
+	}
 	if o.Tickets != "" {
 		tickets, err := identity.Await(ctx, sessionticket.Open, o.Tickets)
 		if err != nil {

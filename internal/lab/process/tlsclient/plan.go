@@ -20,6 +20,7 @@ type Group struct {
 	Sessions int           `json:"sessions"` // of each client; 0: until it is told to end
 	Resumes  int           `json:"resumes"`  // connections of a session after its first
 	Longest  time.Duration `json:"longest"`  // of a connection, whose length is random; 0: one request
+	Early    bool          `json:"early"`    // OpenSSL's client sends early data with sessions of TLS 1.3
 	TLS13    bool          `json:"tls13"`    // with a ClientHello of one segment; else sessions of TLS 1.2 and 1.3 alternate
 	More     int           `json:"more"`     // bytes of a ClientHello beyond what it needs
 	State    *State        `json:"state"`    // of requests to an application of package stateful, one in a connection
@@ -36,6 +37,8 @@ type State struct {
 type Outcome struct {
 	Connections int            `json:"connections"`
 	Resumed     int            `json:"resumed"` // TLS sessions, of these
+	Retried     int            `json:"retried"` // with a HelloRetryRequest, of those of Go's client
+	Early       int            `json:"early"`   // whose request was early data (0-RTT)
 	Moved       map[string]int `json:"moved"`   // connections of a session at another server than the one before, by that
 	Elsewhere   int            `json:"resumed_elsewhere"`
 	Moves       []string       `json:"moves,omitempty"` // some of them

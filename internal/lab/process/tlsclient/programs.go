@@ -63,7 +63,7 @@ func (c *client) curl(_ context.Context, version uint16, saw func(visit)) error 
 	for i, now := range all {
 		switch {
 		case i%3 == 0:
-			saw(visit{now, *now.Resumed})
+			saw(visit{Answer: now, resumed: *now.Resumed})
 		case now.Port != all[i-1].Port || now.Server != all[i-1].Server:
 			return errors.New("curl: two requests of one connection were not in one")
 		}
@@ -99,6 +99,13 @@ func (c *client) openssl(ctx context.Context, version uint16, saw func(visit)) e
 		if i == 0 {
 			first = now
 			arguments = append(arguments, "-sess_in", file)
+			if c.Early && version == tls.VersionTLS13 {
+				early := filepath.Join(dir, "early")
+				if err := os.WriteFile(early, []byte(protocols[c.Protocol].request), 0o600); err != nil {
+					return err
+				}
+				arguments = append(arguments, "-early_data", early)
+			}
 		}
 		select {
 		case <-time.After(between):
@@ -148,7 +155,7 @@ func (c *client) one(program, output string, saw func(visit)) error {
 	if now.Resumed != nil && *now.Resumed != resumed {
 		return fmt.Errorf("resumed: %t says %s, %t by the server", resumed, program, *now.Resumed)
 	}
-	saw(visit{now, resumed})
+	saw(visit{Answer: now, resumed: resumed, early: strings.Contains(output, "\nEarly data was accepted\n")})
 	return nil
 }
 

@@ -165,7 +165,7 @@ var resumedWords = map[string]bool{"r": true, ".": false, "Resumed": true, "Init
 // answer finds the one answer in a text.
 func (p *protocol) answer(text string) (Answer, error) {
 	all, err := p.all(text)
-	if err == nil && len(all) != 1 {
+	if err == nil && (len(all) == 0 || all[0].Server != all[len(all)-1].Server || all[0].Port != all[len(all)-1].Port) {
 		err = fmt.Errorf("%d answers in %q", len(all), text)
 	}
 	if err != nil {

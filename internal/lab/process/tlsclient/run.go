@@ -39,7 +39,7 @@ type client struct {
 // visit is what a client has seen in one connection.
 type visit struct {
 	Answer
-	resumed bool
+	resumed, retried, early bool
 }
 
 // Run has clients begin and resume sessions until all have ended, or ctx has, and reports on a line now and then what
@@ -147,6 +147,12 @@ func (o *Outcome) count(v visit, version uint16, before string) {
 	}
 	if v.resumed {
 		o.Resumed++
+	}
+	if v.retried {
+		o.Retried++
+	}
+	if v.early {
+		o.Early++
 	}
 	switch before {
 	case v.Server:

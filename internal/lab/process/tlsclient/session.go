@@ -141,7 +141,7 @@ func (c *client) connection(ctx context.Context, config *tls.Config, s *dialog) 
 		case !first && now.Server != "" && now.Server != seen.Server:
 			return seen, errors.New("two servers in one connection")
 		case first:
-			seen = visit{now, state.DidResume}
+			seen = visit{Answer: now, resumed: state.DidResume, retried: state.HelloRetryRequest}
 			c.took(begin)
 			c.answered()
 		}

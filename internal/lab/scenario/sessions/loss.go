@@ -75,7 +75,7 @@ func runLoss(run *scenario.Run) {
 	seen := map[bool]map[string]tlsclient.Outcome{}
 	passed := map[netip.Addr]slowlink.Seen{}
 	outcome := run.Uncounted(with, func(t *world.Trial) {
-		t.Endpoints.StartTLS(true)
+		t.Endpoints.StartTLS(true, false)
 		for _, merge := range []bool{true, false} {
 			t.Event(fmt.Sprintf("GRO: %t", merge), func() {
 				script.Check(t.Lab.Space(world.RouterNode).MergeSegments(world.ClientNode, merge))

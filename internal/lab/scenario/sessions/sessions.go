@@ -72,14 +72,15 @@ func service(vip string, with func(*fleet.Service)) *fleet.Service {
 func run(run *scenario.Run) {
 	for _, one := range []struct {
 		name, vip string
+		retries   bool
 		with      func(*fleet.Service)
 	}{
-		{"ipip", scenario.VIP4, nil},
-		{"gue and ipv6", scenario.VIP6, func(s *fleet.Service) { s.Forward, s.Dispatch = model.ForwardGUE, model.DispatchP2C }},
+		{"ipip", scenario.VIP4, false, nil},
+		{"gue and ipv6", scenario.VIP6, true, func(s *fleet.Service) { s.Forward, s.Dispatch = model.ForwardGUE, model.DispatchP2C }},
 	} {
 		seen := map[string]tlsclient.Outcome{}
 		outcome := run.Uncounted(setup(one.name, service(one.vip, one.with)), func(t *world.Trial) {
-			t.Endpoints.StartTLS(true)
+			t.Endpoints.StartTLS(true, one.retries)
 			seen = changes(t, between, func(clients *world.Sessions) {
 				if one.vip == scenario.VIP4 {
 					flood(t, run.Result, clients, one.name)
@@ -87,11 +88,14 @@ func run(run *scenario.Run) {
 			}, clientsOf(one.name, t.Fleet.Target(), atOnce))
 		})
 		judge(run, outcome, seen)
+		retried := seen[one.name].Retried
+		run.Result.Measure("retried_"+one.name, float64(retried))
+		run.Result.Expect(one.retries == (retried > 0), "%s: %d connections had a HelloRetryRequest", one.name, retried)
 		run.Result.Expect(total(outcome, "held_hello") > 0, "%s: no segment of a hello was held", one.name)
 	}
 	seen := map[string]tlsclient.Outcome{}
 	outcome := run.Uncounted(setup("cookie", service(scenario.VIP4, func(s *fleet.Service) { s.Session = model.SessionNone })), func(t *world.Trial) {
-		t.Endpoints.StartTLS(false)
+		t.Endpoints.StartTLS(false, false)
 		clients := t.Clients.StartTLS(clientsOf("cookie", t.Fleet.Target(), atOnce))
 		clients.More(5 * between)
 		seen = clients.End()

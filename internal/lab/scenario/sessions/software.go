@@ -60,7 +60,7 @@ func changesOf(run *scenario.Run, between int, all []program) {
 		group.Protocol = one.protocol
 		clients = append(clients, group)
 		for _, program := range one.clients {
-			group.Name, group.Program, group.Clients = one.name+"_"+program, program, 1
+			group.Name, group.Program, group.Clients, group.Early = one.name+"_"+program, program, 1, one.name == "nginx"
 			clients = append(clients, group)
 		}
 	}
@@ -75,6 +75,9 @@ func changesOf(run *scenario.Run, between int, all []program) {
 		seen = changes(t, between, func(*world.Sessions) {}, clients...)
 	})
 	judge(run, outcome, seen)
+	early := seen["nginx_openssl"].Early
+	run.Result.Measure("early_data", float64(early))
+	run.Result.Expect(early > 0, "no request of OpenSSL was early data that nginx accepted")
 	moved, elsewhere := 0, 0
 	for _, of := range seen {
 		moved += of.Moved[world.ServerName(removed)]

@@ -30,7 +30,7 @@ func runTranslation(run *scenario.Run) {
 	seen := map[string]tlsclient.Outcome{}
 	outcome := run.Uncounted(translation("translation"), func(t *world.Trial) {
 		translate(t, 1)
-		t.Endpoints.StartTLS(true)
+		t.Endpoints.StartTLS(true, false)
 		clients := t.Clients.StartTLS(clientsOf("translation", t.Fleet.Target(), translated))
 		clients.More(betweenRules)
 		t.Event("s2 translates addresses", func() { translate(t, 2) })
@@ -58,7 +58,7 @@ func translation(name string) world.Setup {
 // resetByKernel: with the agent's table turned off the rules do reset connections, and the agent says so.
 func resetByKernel(t *world.Trial, result *scenario.Result) {
 	translate(t, 1)
-	t.Endpoints.StartTLS(true)
+	t.Endpoints.StartTLS(true, false)
 	group := tlsclient.Group{Name: "tracked", Target: t.Fleet.Target(), Clients: trackedClients, Sessions: 1, TLS13: true}
 	broken, made := 0, 0
 	await.Until(t.Context, await.Deadline, "the agent of s1 says that the kernel resets connections", func() error {

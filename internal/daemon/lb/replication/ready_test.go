@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -83,6 +84,24 @@ func TestFullTablesAreToldWithWhatComesOfThem(t *testing.T) {
 		r.live.Store(now)
 		if problems := r.Problems(); len(problems) != 1 || !strings.Contains(problems[0], want) || !strings.Contains(problems[0], "Larger tables") {
 			t.Errorf("%q, want %q", problems, want)
+		}
+	}
+}
+
+// Promise: A replicated table that is 80 % full is reported with the number of load balancers and the size that make it half full.
+func TestATableIsReportedBeforeItIsFullWithWhatGivesItRoom(t *testing.T) {
+	r := &Replication{Options: Options{Address: netip.MustParseAddrPort("10.9.0.1:7475")}, path: loaded(t, 1)}
+	r.state.Store(&State{Number: 1, Peers: []Peer{{1, "lb1", r.Address}}, View: &View{Version: 1, List: ring.Even([]uint16{1, 2, 3, 4}, 1)}})
+	room := r.path.ReplicaCapacity()
+	for share, want := range map[uint64]string{79: "", 80: "add 3 load balancers, start all with --max-replicated", 100: "add 4 load balancers"} {
+		entries := (room*share + 99) / 100
+		if share < 80 {
+			entries = room * share / 100
+		}
+		r.live.Store(&live{entries: entries})
+		problems := r.Problems()
+		if found := len(problems) == 1 && strings.Contains(problems[0], want) && strings.Contains(problems[0], fmt.Sprint(2*entries)); (want == "") != (len(problems) == 0) || want != "" && !found {
+			t.Errorf("%d %% of %d: %q, want %q", share, room, problems, want)
 		}
 	}
 }

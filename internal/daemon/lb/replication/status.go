@@ -3,6 +3,7 @@ package replication
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/algo/peermessage"
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // namelessLife is how long a ring may lack a node before that is reported: a controller takes less to give a number.
@@ -91,8 +93,21 @@ func (r *Replication) Status() *api.ReplicaStatus {
 	return status
 }
 
-// fullShare is how full a table is when operators hear of it.
-const fullShare = 0.9
+// Implementation constants: a table that is fuller than fullShare is a problem, whose remedies make it no fuller than roomyShare.
+const (
+	fullShare  = 0.8
+	roomyShare = 0.5
+)
+
+// remedy is what gives a table with so many entries room again, if connections stay as many. Each load balancer's part of them is that of one on the ring.
+func remedy(entries, room uint64, onRing int) string {
+	others := max(1, int(math.Ceil(float64(onRing)*float64(entries)/(roomyShare*float64(room))))-onRing)
+	larger := fmt.Sprintf("start all with --max-replicated %.0f or more (docs/features/replicas.md, \"Larger tables\"), or lower replicas.idle_timeout", float64(entries)/roomyShare)
+	if onRing == 0 || onRing+others > model.MaxReplicaNodes {
+		return larger
+	}
+	return fmt.Sprintf("add %s, %s", model.Counted(uint64(others), "load balancer", "load balancers"), larger)
+}
 
 // Problems are what operators should know.
 func (r *Replication) Problems() (problems []string) {
@@ -106,13 +121,16 @@ func (r *Replication) Problems() (problems []string) {
 	if status == nil {
 		return problems
 	}
+	onRing := 0
+	if view := r.state.Load().View; view != nil {
+		onRing = len(view.List)
+	}
 	for _, table := range []struct {
 		what, harm string
 		entries    uint64
 	}{{"entries", "new connections that have no room go by hash", status.Entries}, {"answers", "of connections that have no room each packet is asked again", status.Answers}} {
 		if float64(table.entries) >= fullShare*float64(status.Room) {
-			problems = append(problems, fmt.Sprintf("%d replicated %s of %d: %s: lower replicas.idle_timeout, or have larger tables (docs/features/replicas.md, \"Larger tables\")",
-				table.entries, table.what, status.Room, table.harm))
+			problems = append(problems, fmt.Sprintf("%d replicated %s of %d: %s: %s", table.entries, table.what, status.Room, table.harm, remedy(table.entries, status.Room, onRing)))
 		}
 	}
 	for _, peer := range status.Peers {

@@ -15,6 +15,7 @@ const (
 	Fail             Verdict = "FAIL"
 	Inconclusive     Verdict = "INCONCLUSIVE"       // our mean is outside, and too few runs were made to tell that from chance
 	DoesNotReproduce Verdict = "DOES-NOT-REPRODUCE" // the paper's value; ours is what an honest run gives
+	Fitted           Verdict = "FITTED"             // our mean is in the band because constants were chosen or assumed for it
 	Shown            Verdict = "SHOWN"              // there is no band to judge by
 )
 
@@ -100,6 +101,8 @@ func (c Claim) judge(ours Estimate, certain bool) Verdict {
 		return Fail
 	case c.Known:
 		return DoesNotReproduce
+	case c.Fitted:
+		return Fitted
 	case math.IsInf(c.Low, -1) && math.IsInf(c.High, 1):
 		return Shown
 	}

@@ -41,9 +41,14 @@ type Claim struct {
 	// The mean over all seeds must lie in [Low, High], in Unit. One may be infinite. A claim with neither is shown but not judged.
 	Low, High float64
 
-	// Known says that the paper's value is known not to reproduce. Low and High then are what an honest run gives, and Note says why.
+	// Known says that the paper's value is known not to reproduce. Low and High then are what an honest run gives.
 	Known bool
-	Note  string
+
+	// Fitted says that constants were chosen, or assumed, so that the value comes out: it shows that the model can have it, and nothing else.
+	Fitted bool
+
+	// Note says why a value does not reproduce, and by what that was tested, or "not known"; or what else is to be said.
+	Note string
 }
 
 // Figure is a diagram of an experiment. The points of series "NAME/rest" belong to the figure NAME; those of series without a slash to

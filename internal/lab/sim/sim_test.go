@@ -94,6 +94,8 @@ func TestVerdicts(t *testing.T) {
 	band, open, zero := Claim{Low: 1, High: 2}, Claim{Low: math.Inf(-1), High: math.Inf(1)}, Claim{}
 	known, least := band, Claim{Low: 1.15, High: math.Inf(1)}
 	known.Known = true
+	fitted := band
+	fitted.Fitted = true
 	for _, c := range []struct {
 		claim   Claim
 		ours    Estimate
@@ -107,6 +109,7 @@ func TestVerdicts(t *testing.T) {
 		{band, Estimate{9, 0, 1}, false, Inconclusive}, {band, Estimate{9, 0, 1}, true, Fail}, {band, Estimate{2.1, 0.4, 3}, true, Fail}, // one run
 		{zero, Estimate{0, 0, 3}, false, Pass}, {zero, Estimate{0.3, 1.4, 3}, false, Fail}, {zero, Estimate{1, 0, 1}, false, Fail}, // exact
 		{known, Estimate{1.5, 0, 3}, false, DoesNotReproduce}, {known, Estimate{3, 0.1, 3}, false, Fail}, {open, Estimate{9, 0, 1}, false, Shown},
+		{fitted, Estimate{1.5, 0, 3}, false, Fitted}, {fitted, Estimate{3, 0.1, 3}, false, Fail},
 	} {
 		if have := c.claim.judge(c.ours, c.certain); have != c.want {
 			t.Errorf("%+v of %+v, certain %t: %v, not %v", c.ours, c.claim, c.certain, have, c.want)

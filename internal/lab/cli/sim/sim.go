@@ -40,7 +40,9 @@ type listedClaim struct {
 	Paper string   `json:"paper,omitempty"`
 	Band  sim.Band `json:"band"`
 	Known bool     `json:"known_not_to_reproduce,omitempty"`
-	Note  string   `json:"note,omitempty"`
+	// Fitted: constants were chosen so that it comes out.
+	Fitted bool   `json:"fitted,omitempty"`
+	Note   string `json:"note,omitempty"`
 }
 
 func listed(experiments []sim.Experiment) []listedExperiment {
@@ -51,7 +53,7 @@ func listed(experiments []sim.Experiment) []listedExperiment {
 			one.Seeds = sim.DefaultSeeds
 		}
 		for _, c := range e.Claims {
-			one.Claims = append(one.Claims, listedClaim{c.ID, c.What, c.Unit, c.Paper, sim.Band{Low: c.Low, High: c.High}, c.Known, c.Note})
+			one.Claims = append(one.Claims, listedClaim{c.ID, c.What, c.Unit, c.Paper, sim.Band{Low: c.Low, High: c.High}, c.Known, c.Fitted, c.Note})
 		}
 		list = append(list, one)
 	}

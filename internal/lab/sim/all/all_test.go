@@ -39,6 +39,12 @@ func TestClaimsAreWellFormed(t *testing.T) {
 			if math.IsNaN(claim.Low) || math.IsNaN(claim.High) || claim.Low > claim.High {
 				t.Errorf("%s: claim %s: no band %g to %g", experiment.Name, claim.ID, claim.Low, claim.High)
 			}
+			if claim.Known && claim.Fitted || claim.Fitted && claim.Note == "" {
+				t.Errorf("%s: claim %s: fitted and known not to reproduce, or fitted without a note", experiment.Name, claim.ID)
+			}
+			if claim.Paper != "" && math.IsInf(claim.Low, -1) && math.IsInf(claim.High, 1) {
+				t.Errorf("%s: claim %s has a paper's value and no band to judge ours by", experiment.Name, claim.ID)
+			}
 			if claim.Known && (claim.Note == "" || claim.Paper == "") {
 				t.Errorf("%s: claim %s does not reproduce: say what the paper has, and why", experiment.Name, claim.ID)
 			}

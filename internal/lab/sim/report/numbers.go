@@ -95,7 +95,7 @@ func fromPaper(findings []sim.Finding) bool {
 	return slices.ContainsFunc(findings, func(f sim.Finding) bool { return f.Paper != "" })
 }
 
-// doubtful reports whether a finding is neither a plain PASS nor only shown.
+// doubtful reports whether a finding is neither a plain PASS nor only shown: fitted ones are doubtful, too.
 func doubtful(f sim.Finding) bool { return f.Verdict != sim.Pass && f.Verdict != sim.Shown }
 
 // published are findings about what a paper says, and doubtful ones; all, where no paper says anything.
@@ -123,7 +123,7 @@ func tally(results []sim.Result) string {
 		}
 	}
 	var parts []string
-	for _, verdict := range []sim.Verdict{sim.Pass, sim.DoesNotReproduce, sim.Fail, sim.Inconclusive, sim.Shown} {
+	for _, verdict := range []sim.Verdict{sim.Pass, sim.Fitted, sim.DoesNotReproduce, sim.Fail, sim.Inconclusive, sim.Shown} {
 		if n := count[verdict]; n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n, verdict))
 		}

@@ -37,7 +37,7 @@ ifneq ($(words $(wildcard $(addsuffix /*_bpfel.o,$(PROGRAMS)) $(API)/*.pb.go $(A
 .PHONY: $(STAMP)
 endif
 
-.PHONY: help deps generate build packages results evidence demo lint test test-long test-kernels test-kernels-long test-packages bench sim clean need-root
+.PHONY: help deps generate build packages results evidence demo lint test test-long test-mutants test-kernels test-kernels-long test-packages bench sim clean need-root
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -156,6 +156,9 @@ fuzz:
 	@grep -rHoE --include='*_test.go' '^func Fuzz[A-Za-z0-9_]+' cmd internal pkg test | while IFS=: read -r file target; do
 	  go test "./$$(dirname "$$file")" -run '^$$' -fuzz "^$${target#func }\$$" -fuzztime $(FUZZ) -fuzzminimizetime 20x
 	done
+
+test-mutants: deps need-root ## break production code, one patch of test/mutants at a time, and expect the tests named there to fail
+	test/mutants/run
 
 test-long: TOOLS += mmdebstrap:mmdebstrap lintian:lintian rpm:rpm chromium:chromium python3:python3 /usr/lib/python3.11/ensurepip/__init__.py:python3-venv cargo:cargo-web \
 	/usr/sbin/apache2:apache2 haproxy:haproxy dovecot:dovecot-imapd node:nodejs npm:npm curl:curl redis-server:redis-server bird:bird2 /usr/lib/frr/bgpd:frr

@@ -14,6 +14,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/algo/cookie"
 	"github.com/ballast-lb/ballast/internal/algo/sessionid"
+	"github.com/ballast-lb/ballast/internal/algo/siphash"
 	"github.com/ballast-lb/ballast/internal/algo/syncookie"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
@@ -278,6 +279,23 @@ func TestSessionsOfServersThatAreGoneGoElsewhere(t *testing.T) {
 		s := w.begin("web", flowTo(vip4, 443, n), anySequence(), 0, synOptions())
 		if server := s.goes(s.echoing(0, clientHello(name)), lbVerdictFORWARDED_NEW); server != s.fallback() {
 			t.Errorf("%x goes to server %d, not %d", name, server, s.fallback())
+		}
+	}
+}
+
+// Who knows how ids are hidden, but not how names are authenticated, reaches no server of his choice.
+func TestAForgedNameThatOpensToAServerGoesByThePolicy(t *testing.T) {
+	w := newWorld(t, serviceOf("web", vip4, withSessions))
+	key := plan.SessionIDKey(w.want.Keys.Cookie[1], vip4)
+	for n := range 12 {
+		name := [sessionid.Length]byte{}
+		binary.BigEndian.PutUint64(name[:], rand.Uint64())
+		binary.BigEndian.PutUint64(name[6:], rand.Uint64())
+		target := uint16(n%3 + 1)
+		binary.BigEndian.PutUint16(name[14:], target^uint16(siphash.Sum24(key.Hide.K0, key.Hide.K1, name[:14])))
+		s := w.begin("web", flowTo(vip4, 443, n), anySequence(), 0, synOptions())
+		if server := s.goes(s.echoing(0, clientHello(name[:])), lbVerdictFORWARDED_NEW); server != s.fallback() {
+			t.Errorf("a forged name of server %d reaches server %d, not %d", target, server, s.fallback())
 		}
 	}
 }

@@ -56,3 +56,27 @@ func CountsFromProto(open *ballastv1.OpenConnections) *follow.Counts {
 	}
 	return c
 }
+
+// LoadsToProto returns loads as a load balancer with that share of the connections is sent them.
+func LoadsToProto(service string, l *follow.Loads, share float64) *ballastv1.ReportedLoads {
+	loads := &ballastv1.ReportedLoads{Service: service, Term: l.Term, Version: l.Version, Share: float32(share), Requests: l.Requests,
+		Ids: make([]uint32, len(l.Servers)), Loads: make([]float32, len(l.Servers))}
+	for i, server := range l.Servers {
+		loads.Ids[i], loads.Loads[i] = uint32(server.ID), float32(server.Load)
+	}
+	return loads
+}
+
+// LoadsFromProto leaves out what no server can have; nil: it makes no sense at all.
+func LoadsFromProto(loads *ballastv1.ReportedLoads) *follow.Loads {
+	if len(loads.Ids) != len(loads.Loads) || !(loads.Share >= 0 && loads.Share <= 1) {
+		return nil
+	}
+	l := &follow.Loads{Term: loads.Term, Version: loads.Version, Share: float64(loads.Share), Requests: loads.Requests}
+	for i, id := range loads.Ids {
+		if load := float64(loads.Loads[i]); id <= 0xffff && load >= 0 && load <= math.MaxFloat32 {
+			l.Servers = append(l.Servers, follow.Load{ID: uint16(id), Load: load})
+		}
+	}
+	return l
+}

@@ -52,3 +52,21 @@ func TestCountsThatMakeNoSenseAreRefused(t *testing.T) {
 		t.Errorf("of servers that cannot be: %v", have.Servers)
 	}
 }
+
+func TestLoadsThatMakeNoSenseAreRefused(t *testing.T) {
+	sent := &follow.Loads{Term: 3, Version: 9, Share: 0.25, Requests: true, Servers: []follow.Load{{ID: 1, Load: 7.5}, {ID: 65535, Load: 0}}}
+	if have := LoadsFromProto(LoadsToProto("web", sent, sent.Share)); !reflect.DeepEqual(have, sent) {
+		t.Errorf("sent %v, have %v", sent, have)
+	}
+	for what, loads := range map[string]*ballastv1.ReportedLoads{
+		"ids without loads": {Ids: []uint32{1}, Share: 1}, "a share above 1": {Share: 1.5}, "no number": {Share: float32(math.NaN())},
+	} {
+		if have := LoadsFromProto(loads); have != nil {
+			t.Errorf("%s: %v", what, have)
+		}
+	}
+	impossible := []float32{1, -1, float32(math.NaN()), float32(math.Inf(1))}
+	if have := LoadsFromProto(&ballastv1.ReportedLoads{Ids: []uint32{1 << 16, 2, 3, 4}, Loads: impossible}); len(have.Servers) != 0 {
+		t.Errorf("of servers and loads that cannot be: %v", have.Servers)
+	}
+}

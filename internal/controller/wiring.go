@@ -70,6 +70,9 @@ func newController(
 		Count: func(service string, counts *follow.Counts, shares map[string]float64) {
 			c.hub.Topics.SetCounts(service, counts, shares)
 		},
+		Loads: func(service string, loads *follow.Loads, shares map[string]float64) {
+			c.hub.Topics.SetLoads(service, loads, shares)
+		},
 		Down: c.findings.SetHealth, Off: c.findings.EndDrain,
 		Checks: func(checks map[string][]string) { c.hub.Topics.SetChecks(checks) },
 		Log:    o.Log,

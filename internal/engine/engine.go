@@ -30,6 +30,8 @@ type Options struct {
 	// Count takes what agents have counted of a service that is led and whose policy chooses by open connections, and which part of its
 	// connections each load balancer dispatches.
 	Count func(service string, counts *follow.Counts, shares map[string]float64)
+	// Loads takes the loads of servers of a service that is led and whose policy compares them, in each interval; shares as of Count.
+	Loads func(service string, loads *follow.Loads, shares map[string]float64)
 	// Down takes who is unhealthy of a service that is led, whenever that differs from the view. It is repeated until the view
 	// agrees.
 	Down func(service string, found fleet.Unhealthy)
@@ -300,6 +302,9 @@ func (e *Engine) publish(state *serviceState, d decision) {
 	}
 	if d.counts != nil && e.options.Count != nil {
 		e.options.Count(state.name, d.counts, d.shares)
+	}
+	if d.loads != nil && e.options.Loads != nil {
+		e.options.Loads(state.name, d.loads, d.shares)
 	}
 	if d.health && e.options.Down != nil {
 		e.options.Down(state.name, d.unhealthy)

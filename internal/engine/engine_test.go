@@ -37,6 +37,7 @@ type said struct {
 	off     []string
 	checks  map[string][]string
 	counts  []countsSaid
+	loads   []*follow.Loads
 }
 
 type countsSaid struct {
@@ -67,6 +68,9 @@ func (d *decisions) options() engine.Options {
 		},
 		Count: func(s string, counts *follow.Counts, shares map[string]float64) {
 			keep(func(d *said) { d.counts = append(d.counts, countsSaid{s, counts, shares}) })
+		},
+		Loads: func(_ string, loads *follow.Loads, _ map[string]float64) {
+			keep(func(d *said) { d.loads = append(d.loads, loads) })
 		},
 		Down: func(s string, found fleet.Unhealthy) {
 			keep(func(d *said) { d.down = append(d.down, fmt.Sprint(s, found.Down, found.Cut)) })

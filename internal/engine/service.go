@@ -30,6 +30,7 @@ type serviceState struct {
 	weighed model.Service // as weights are made for: who is unhealthy takes no new connections
 	weights weightUpdates
 	counts  countUpdates
+	loads   uint64 // version of the last loads
 
 	requests requests
 	activity activity
@@ -49,7 +50,8 @@ type decision struct {
 	unhealthy fleet.Unhealthy
 	off       []uint16
 	counts    *follow.Counts
-	shares    map[string]float64 // of counts
+	loads     *follow.Loads
+	shares    map[string]float64 // of counts and loads
 }
 
 // setView reports whether its servers have changed, and whether it has to be decided about.
@@ -135,7 +137,7 @@ func (s *serviceState) checkedBy(lbs []string, tiers map[string]model.Tier) []st
 func (s *serviceState) period() time.Duration {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	if s.lead && s.view.Service.Dispatch.FollowsLoad() {
+	if s.lead && s.view.Service.FollowsLoad() {
 		return max(time.Duration(s.view.Service.Load.Interval), time.Duration(model.MinLoadInterval))
 	}
 	return decidePeriod
@@ -206,8 +208,15 @@ func (s *serviceState) decide(now time.Time) (d decision) {
 		d.health, s.requests.health = true, now
 	}
 	d.off = s.toSwitchOff(now)
-	if s.view.Service.Dispatch.CountsOpen() {
+	if s.view.Service.CountsOpen() {
 		d.counts, d.shares = s.counts.next(now, s.term, s.balance.Counts(now, &s.view.Service), s.balance.Shares(now))
+	}
+	if loads, requests := s.balance.Loads(now, &s.weighed); len(loads) > 0 {
+		s.loads++
+		d.loads, d.shares = &follow.Loads{Term: s.term, Version: s.loads, Requests: requests}, s.balance.Shares(now)
+		for _, load := range loads {
+			d.loads.Servers = append(d.loads.Servers, follow.Load(load))
+		}
 	}
 	return d
 }

@@ -55,6 +55,14 @@ func TestLoadBalancersAreToldTheNewestCountsWithTheirOwnShare(t *testing.T) {
 	if have = told("lb2"); len(have) != 1 || have[0].Share == 0 || have[0].Share > 0.001 {
 		t.Errorf("lb2, which dispatches nothing of late, is told %+v", have)
 	}
+	hub.Topics.SetLoads("b", &follow.Loads{Term: 1, Version: 1, Servers: []follow.Load{{ID: 1, Load: 0.5}}}, map[string]float64{"lb1": 1})
+	message := &ballastv1.ToNode{}
+	encoded, err := codec{}.Marshal(hub.next(peers["lb1"]))
+	fleettest.Require(t, err)
+	fleettest.Require(t, proto.Unmarshal(encoded, message))
+	if loads := api.LoadsFromProto(message.GetLoads()); loads == nil || loads.Share != 1 || loads.Servers[0].Load != 0.5 {
+		t.Errorf("lb1 is told the loads %+v", message)
+	}
 	for _, name := range []string{"lb3", "s1"} {
 		if have := told(name); len(have) != 0 {
 			t.Errorf("%s, which dispatches nothing of the service, is told %+v", name, have)

@@ -1,4 +1,4 @@
-// The topic of what nodes measure and controllers compute of services: weights and counts. It is soft: the next update replaces it.
+// The topic of what nodes measure and controllers compute of services: weights, counts and loads. It is soft: the next update replaces it.
 package hub
 
 import (
@@ -7,13 +7,13 @@ import (
 	"github.com/ballast-lb/ballast/internal/machine/follow"
 )
 
-// softState is the topic of the newest weights and counts of services. It keeps names of what waits for a load balancer, not messages, so
+// softState is the topic of the newest weights, counts and loads of services. It keeps names of what waits for a load balancer, not messages, so
 // newer updates replace older ones.
 type softState struct {
 	metrics *metrics
 
 	weights map[string]*softWeights
-	counts  map[string]*openCounts
+	shared  map[string]*shared
 	of      map[*subscriber]*softSubscription // load balancers
 }
 
@@ -21,11 +21,11 @@ type softState struct {
 type softSubscription struct {
 	weights map[string]uint64 // services whose weights have changed -> number of the last update that it knows
 	queue   []string          // the same services in the order in which they changed
-	counts  map[string]bool   // services whose open connections were counted again
+	shared  map[string]bool   // services of which there is something newer in shared
 }
 
 func newSoftState(m *metrics) softState {
-	return softState{metrics: m, weights: map[string]*softWeights{}, counts: map[string]*openCounts{}, of: map[*subscriber]*softSubscription{}}
+	return softState{metrics: m, weights: map[string]*softWeights{}, shared: map[string]*shared{}, of: map[*subscriber]*softSubscription{}}
 }
 
 // setWeights merges an update of a service's weights and queues it for load balancers.
@@ -55,27 +55,27 @@ func (w *softSubscription) addWeights(service string, known uint64) {
 	w.queue = append(w.queue, service)
 }
 
-// setCounts takes a service's counts and queues them for the load balancers with a share.
-func (t *softState) setCounts(service string, counts *openCounts) {
-	t.counts[service] = counts
+// setShared takes a service's counts or loads and queues them for the load balancers with a share.
+func (t *softState) setShared(service string, now *shared) {
+	t.shared[service] = now
 	coalesced := 0
 	for s, waiting := range t.of {
-		if _, dispatches := counts.shares[s.identity.Name]; !dispatches {
+		if _, dispatches := now.shares[s.identity.Name]; !dispatches {
 			continue
 		}
-		if waiting.counts[service] {
+		if waiting.shared[service] {
 			coalesced++
 		}
-		waiting.counts[service] = true
+		waiting.shared[service] = true
 		s.wakeUp()
 	}
-	t.metrics.coalesce("open", coalesced)
+	t.metrics.coalesce(now.kind, coalesced)
 }
 
 // drop forgets a service that has gone.
 func (t *softState) drop(service string) {
 	delete(t.weights, service)
-	delete(t.counts, service)
+	delete(t.shared, service)
 	for _, waiting := range t.of {
 		delete(waiting.weights, service)
 	}
@@ -92,7 +92,7 @@ func (t *softState) join(s *subscriber) {
 	if !s.isLB() {
 		return
 	}
-	waiting := &softSubscription{weights: map[string]uint64{}, counts: map[string]bool{}}
+	waiting := &softSubscription{weights: map[string]uint64{}, shared: map[string]bool{}}
 	for service := range t.weights {
 		waiting.addWeights(service, 0)
 	}
@@ -117,25 +117,33 @@ func (t *softState) next(s *subscriber) *frame {
 		}
 	}
 	waiting.queue = nil
-	for service := range waiting.counts {
-		delete(waiting.counts, service)
-		if c := t.counts[service]; c != nil {
-			return c.frame(service, s.identity.Name)
+	for service := range waiting.shared {
+		delete(waiting.shared, service)
+		if now := t.shared[service]; now != nil {
+			return messageFrame(now.message(max(now.shares[s.identity.Name], leastShare)))
 		}
 	}
 	return nil
 }
 
-// openCounts are the newest counts of a service, and the part of its connections that each load balancer dispatches.
-type openCounts struct {
-	*follow.Counts
-	shares map[string]float64
+// shared is the newest message about a service whose load balancers compare loads: each is told its part of the connections.
+type shared struct {
+	kind    string
+	message func(share float64) *ballastv1.ToNode
+	shares  map[string]float64
 }
 
 // leastShare is that of a load balancer which dispatches nothing of late: a share of 0 would say that it is not known.
 const leastShare = 1e-6
 
-func (c *openCounts) frame(service, lb string) *frame {
-	share := max(c.shares[lb], leastShare)
-	return messageFrame(&ballastv1.ToNode{Message: &ballastv1.ToNode_Open{Open: api.CountsToProto(service, c.Counts, share)}})
+func sharedCounts(service string, counts *follow.Counts, shares map[string]float64) *shared {
+	return &shared{"open", func(share float64) *ballastv1.ToNode {
+		return &ballastv1.ToNode{Message: &ballastv1.ToNode_Open{Open: api.CountsToProto(service, counts, share)}}
+	}, shares}
+}
+
+func sharedLoads(service string, loads *follow.Loads, shares map[string]float64) *shared {
+	return &shared{"loads", func(share float64) *ballastv1.ToNode {
+		return &ballastv1.ToNode{Message: &ballastv1.ToNode_Loads{Loads: api.LoadsToProto(service, loads, share)}}
+	}, shares}
 }

@@ -123,7 +123,16 @@ func (t *Topics) SetCounts(service string, counts *follow.Counts, shares map[str
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
 	if t.state.services[service] != nil {
-		t.soft.setCounts(service, &openCounts{counts, shares})
+		t.soft.setShared(service, sharedCounts(service, counts, shares))
+	}
+}
+
+// SetLoads takes the loads of a service's servers, for the load balancers that dispatch some of its connections.
+func (t *Topics) SetLoads(service string, loads *follow.Loads, shares map[string]float64) {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	if t.state.services[service] != nil {
+		t.soft.setShared(service, sharedLoads(service, loads, shares))
 	}
 }
 

@@ -251,9 +251,16 @@ func (v Dispatch) FollowsLoad() bool {
 	return v == DispatchAWRR || v == DispatchAWFD || v == DispatchLCF
 }
 
-// CountsOpen reports whether load balancers choose by what servers have open, and so estimate it as well as they can: learns_load in
-// bpf/lb/affinity/closing.h.
-func (v Dispatch) CountsOpen() bool { return v == DispatchP2C || v == DispatchLeast }
+// ComparesLoads reports whether the policy compares servers' loads at each new connection: compares_loads in bpf/lb/state/loads.h.
+func (v Dispatch) ComparesLoads() bool { return v == DispatchP2C || v == DispatchLeast }
+
+// ByAgents reports whether agents measure it, or what replaces it where applications do not answer.
+func (v LoadSource) ByAgents() bool { return v != LoadEstimate }
+
+// CountsRequests reports whether a load of 1 is one request or connection.
+func (v LoadSource) CountsRequests() bool {
+	return v == LoadEndpoint || v == LoadConnections || v == LoadEstimate
+}
 
 // Placed reports whether the policy is a fixed table of slots, which also places packets without a cookie.
 func (v Dispatch) Placed() bool {

@@ -23,7 +23,7 @@ func (d *Duration) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Load is how the load of a service's servers is measured, and what dispatch makes of it (awrr, awfd, lcf).
+// Load is how the load of a service's servers is measured, and what dispatch makes of it (awrr, awfd, lcf, p2c, least).
 type Load struct {
 	Source     LoadSource `json:"source"`
 	Interval   Duration   `json:"interval"`           // between reports and between updates of weights; 10 ms to 10 s
@@ -47,9 +47,18 @@ func (s *Service) LoadDecides(server *Server) bool {
 }
 
 // FollowsAgents reports whether the policy goes by what agents measure: with source endpoint, where applications do not answer.
-func (s *Service) FollowsAgents() bool {
-	return s.Dispatch.FollowsLoad() && s.Load.Source != LoadEstimate
+func (s *Service) FollowsAgents() bool { return s.FollowsLoad() && s.Load.Source.ByAgents() }
+
+// FollowsLoad reports whether the policy goes by load that is measured in each interval.
+func (s *Service) FollowsLoad() bool { return s.Dispatch.FollowsLoad() || s.ComparesReports() }
+
+// ComparesReports reports whether load balancers compare loads that were reported: p2c and least with a source that they do not count.
+func (s *Service) ComparesReports() bool {
+	return s.Dispatch.ComparesLoads() && s.Load.Source != LoadConnections && s.Load.Source != LoadEstimate
 }
+
+// CountsOpen reports whether load balancers compare what servers have open, and so estimate it as well as they can.
+func (s *Service) CountsOpen() bool { return s.Dispatch.ComparesLoads() && !s.ComparesReports() }
 
 // Health is how the health of a service's servers is found out.
 type Health struct {

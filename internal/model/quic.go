@@ -38,11 +38,8 @@ func (s *Service) validateQUIC(path string, found *findings) {
 	if s.Protocol != ProtocolUDP {
 		found.add(path+".affinity", "use protocol: udp", "QUIC runs over udp")
 	}
-	if s.Dispatch.CountsOpen() {
-		found.add(path+".dispatch", "use rr, wrr, maglev or a policy by load that servers report", "%s counts open connections, and the end of a QUIC connection is encrypted", s.Dispatch)
-	}
-	if s.Dispatch.FollowsLoad() && s.Load.Source != LoadCPU && s.Load.Source != LoadEndpoint {
-		found.add(path+".load.source", "use endpoint or cpu", "%s counts open connections, and the end of a QUIC connection is encrypted", s.Load.Source)
+	if (s.CountsOpen() || s.FollowsLoad()) && (s.Load.Source == LoadConnections || s.Load.Source == LoadEstimate) {
+		found.add(path+".load.source", "use endpoint or cpu", "%s by %s counts open connections, and the end of a QUIC connection is encrypted", s.Dispatch, s.Load.Source)
 	}
 	path += ".quic"
 	checkChoice(path+".algorithm", quicNames, q.Algorithm, found)

@@ -7,7 +7,7 @@ func TestConnectionIDsThatCannotWorkAreRefused(t *testing.T) {
 		{"quic check on tcp", func(f *Fleet) { f.Services[0].Health.Check = CheckQUIC }, "services[0].health.check", "tcp, tls"},
 		{"quic check of nodes", func(f *Fleet) { f.NodeHealth = Health{Check: CheckQUIC, Port: 9} }, "node_health.check", "http"},
 		{"quic on tcp", func(f *Fleet) { f.Services[0].Affinity = AffinityQUIC }, "services[0].affinity", "protocol: udp"},
-		{"quic by open connections", func(f *Fleet) { quicService(f).Dispatch = DispatchP2C }, "services[0].dispatch", "use rr"},
+		{"quic by open connections", func(f *Fleet) { quicService(f).Dispatch = DispatchP2C }, "services[0].load.source", "endpoint"},
 		{"quic by estimated load", func(f *Fleet) {
 			s := quicService(f)
 			s.Dispatch, s.Load.Source = DispatchAWFD, LoadEstimate
@@ -25,6 +25,17 @@ func TestConnectionIDsThatCannotWorkAreRefused(t *testing.T) {
 			s.QUIC, s.Servers[0].ID = QUIC{QUICPlain, 1, 8}, 256
 		}, "services[0].servers[0].id", "next free id"},
 	})
+}
+
+func TestQUICIsDispatchedByReportedLoad(t *testing.T) {
+	for _, dispatch := range []Dispatch{DispatchP2C, DispatchLeast} {
+		f := fleet(1)
+		s := quicService(&f)
+		s.Dispatch, s.Load.Source = dispatch, LoadCPU
+		for _, found := range problems(t, f) {
+			t.Errorf("%s by cpu is refused: %v", dispatch, found)
+		}
+	}
 }
 
 func TestAFleetHasRoomForSoManyServicesOfQUIC(t *testing.T) {

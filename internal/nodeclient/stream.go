@@ -43,6 +43,7 @@ type Options struct {
 	OnState       func(controller string, state *ballastv1.State)
 	OnWeights     func(service string, update *follow.Update)
 	OnOpen        func(service string, counts *follow.Counts)
+	OnLoads       func(service string, loads *follow.Loads)
 	OnChecks      func(controller string, services []string)
 	OnSources     func(controller string, sources *ballastv1.TunnelSources)
 	OnReplicas    func(controller string, view *ballastv1.ReplicaView)
@@ -331,6 +332,10 @@ func (s *Streams) receive(controller string, stream *connect.BidiStreamForClient
 		case *ballastv1.ToNode_Open:
 			if counts := api.CountsFromProto(m.Open); counts != nil {
 				call(s.options.OnOpen, m.Open.Service, counts)
+			}
+		case *ballastv1.ToNode_Loads:
+			if loads := api.LoadsFromProto(m.Loads); loads != nil {
+				call(s.options.OnLoads, m.Loads.Service, loads)
 			}
 		case *ballastv1.ToNode_Judging:
 			s.mutex.Lock()

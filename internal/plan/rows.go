@@ -89,7 +89,13 @@ const (
 	ServiceReplicated   = 8
 	ServiceFunctions    = 16
 	ServiceSession      = 32
+	ServiceReported     = 64 // SERVICE_REPORTED_LOADS
 )
+
+// countsOpen is model.Service.CountsOpen.
+func (r *ServiceRow) countsOpen() bool {
+	return model.Dispatch(r.Dispatch).ComparesLoads() && r.Flags&ServiceReported == 0
+}
 
 // serviceRow is what a row says of the service alone.
 func serviceRow(keys *model.Keys, s *model.Service) ServiceRow {
@@ -121,6 +127,9 @@ func serviceRow(keys *model.Keys, s *model.Service) ServiceRow {
 	}
 	if s.Session == model.SessionTLS {
 		row.Flags |= ServiceSession
+	}
+	if s.ComparesReports() {
+		row.Flags |= ServiceReported
 	}
 	if s.Functions() {
 		row.Flags |= ServiceFunctions

@@ -312,7 +312,7 @@ func (p *published) placed() ServiceRow {
 
 // countOpen starts the estimates of open connections where the new policy needs them and the old one did not keep them.
 func (u *update) countOpen(p *published, img image, fresh bool) {
-	if fresh || !model.Dispatch(img.row.Dispatch).CountsOpen() || model.Dispatch(p.image.row.Dispatch).CountsOpen() {
+	if fresh || !img.row.countsOpen() || p.image.row.countsOpen() {
 		return
 	}
 	for _, id := range sortedKeys(p.counters, cmp.Compare[uint16]) {

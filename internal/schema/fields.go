@@ -129,7 +129,7 @@ var MPTCP = []Field[mptcp]{
 // Load are the fields of how the load of servers is measured.
 var Load = []Field[load]{
 	{Key: "source", Value: choice(func(l *load) *model.LoadSource { return &l.Source }), Default: "connections; endpoint with `load.endpoint`",
-		Doc: "load for `awrr`, `awfd` and `lcf`"},
+		Doc: "load for `awrr`, `awfd`, `lcf`, `p2c` and `least`"},
 	{Key: "interval", Value: span(func(l *load) *model.Duration { return &l.Interval }, model.MinLoadInterval, model.MaxLoadInterval), Default: "250ms",
 		Doc: "between reports of load, and between updates of weights"},
 	{Key: "classes", Value: number(func(l *load) *uint8 { return &l.Classes }, "number", 0, model.MaxClasses), Default: fmt.Sprint(model.DefaultClasses),

@@ -36,17 +36,11 @@ inline_always __u16 closing_find(const struct packet *p, const struct service *s
 	return id ? *id : NO_ID;
 }
 
-inline_always _Bool learns_load(const struct service *service)
-{
-	return service->dispatch == DISPATCH_P2C || service->dispatch == DISPATCH_LEAST;
-}
-
 /* A FIN or RST of a connection whose server is known. */
 inline_always void closing_commit(const struct packet *p, const struct decision *d)
 {
 	if (!(p->tcp_flags & (TCP_FLAG_FIN_BIT | TCP_FLAG_RST_BIT)) || !closing_learn(p, d->service, d->id))
 		return;
 	count_closed(d->server->counter);
-	if (learns_load(d->service))
-		load_learn(d->service, d->id, d->server, -1);
+	load_end(d->service, d->id, d->server);
 }

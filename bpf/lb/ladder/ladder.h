@@ -132,8 +132,7 @@ inline_always void dispatch_commit(const struct decision *d, const struct findin
 {
 	if (f->cursor)
 		f->cursor->turn++;
-	if (learns_load(d->service))
-		load_learn(d->service, d->id, d->server, 1);
+	load_begin(d->service, d->id, d->server);
 }
 
 /* 0: the local table has no room, and nothing has changed. */

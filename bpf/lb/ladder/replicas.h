@@ -55,8 +55,7 @@ inline_always enum verdict steer_by_answer(const struct packet *p, struct decisi
 		return FORWARDED_TABLE_FULL;
 	if (!(answer->flags & PEER_NEW) || answer->owner != answer->proposed)
 		return FORWARDED_BY_REPLICA;
-	if (learns_load(d->service))
-		load_learn(d->service, d->id, d->server, 1);
+	load_begin(d->service, d->id, d->server);
 	return FORWARDED_NEW;
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* loads.h - open connections as this node sees them, for the policies that choose by them. */
+/* loads.h - the servers' loads, which p2c and least compare: open connections as this node counts them, or loads that
+ * were reported (Cheetah IV-B). */
 #pragma once
 
 #include "wire/kernel.h"
@@ -8,7 +9,12 @@
 #include "lb/state/rounds.h"
 #include "lb/state/service.h"
 
-/* SYNs sent less FINs and RSTs seen; user space corrects it. Index: server.counter. */
+/* What a new connection adds to a reported load. User space writes loads in this unit at each report. */
+#define CONNECTION_LOAD 256
+
+/* SYNs sent less FINs and RSTs seen; user space corrects it. Or the load reported last, and CONNECTION_LOAD for each
+ * SYN since: the server with the lowest report does not get every connection until the next one. Index: server.counter.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -17,7 +23,7 @@ struct {
 	__type(value, __s32);
 } server_loads SEC(".maps");
 
-/* Open connections for the server's weight: what p2c and least keep low. */
+/* Load for the server's weight: what p2c and least keep low. */
 inline_always __s64 cost_of(__u64 turn)
 {
 	__u32 counter = turn_counter(turn);
@@ -26,8 +32,7 @@ inline_always __s64 cost_of(__u64 turn)
 	return load ? (__s64)*load * turn_price(turn) : 0;
 }
 
-/* +1 at a SYN, -1 at the client's FIN or RST. */
-inline_always void load_learn(const struct service *service, __u32 id, const struct server *server, __s32 change)
+inline_always void load_add(const struct service *service, __u32 id, const struct server *server, __s32 change)
 {
 	__u32 counter = server->counter;
 	__s32 *load = bpf_map_lookup_elem(&server_loads, &counter);
@@ -38,4 +43,23 @@ inline_always void load_learn(const struct service *service, __u32 id, const str
 		report_load(service, id, __sync_fetch_and_add(load, change) + change);
 	else
 		__sync_fetch_and_add(load, change);
+}
+
+inline_always _Bool compares_loads(const struct service *service)
+{
+	return service->dispatch == DISPATCH_P2C || service->dispatch == DISPATCH_LEAST;
+}
+
+/* At a SYN. */
+inline_always void load_begin(const struct service *service, __u32 id, const struct server *server)
+{
+	if (compares_loads(service))
+		load_add(service, id, server, service->flags & SERVICE_REPORTED_LOADS ? CONNECTION_LOAD : 1);
+}
+
+/* At the client's FIN or RST. Ends do not lower a reported load: what the connection has cost is in the next report. */
+inline_always void load_end(const struct service *service, __u32 id, const struct server *server)
+{
+	if (compares_loads(service) && !(service->flags & SERVICE_REPORTED_LOADS))
+		load_add(service, id, server, -1);
 }

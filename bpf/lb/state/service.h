@@ -21,6 +21,7 @@ enum service_flag {
 	SERVICE_REPLICATED = 8, /* other load balancers are asked about what carries nothing */
 	SERVICE_SESSION = 32, /* connections begin at this node: lb/walk/session.h */
 	SERVICE_FUNCTIONS = 16, /* its servers are network functions: lb/state/functions.h */
+	SERVICE_REPORTED_LOADS = 64, /* p2c and least compare loads that user space writes: lb/state/loads.h */
 };
 
 enum server_flag {

@@ -88,8 +88,7 @@ __noinline int session_hello(struct xdp_md *ctx, struct session_work *w, const s
 	begun.generation = w->generation;
 	begun.at = session_now();
 	session_begun_put(w->hash, &begun);
-	if (learns_load(service))
-		load_learn(service, id, server, 1);
+	load_begin(service, id, server);
 	return session_found_held(id, verdict, w->held, w->generation, 0);
 }
 

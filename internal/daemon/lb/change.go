@@ -248,6 +248,8 @@ func (cs *changes) reweigh(service string, update *follow.Update) { cs.tables.Re
 
 func (cs *changes) count(service string, counts *follow.Counts) { cs.tables.Count(service, counts) }
 
+func (cs *changes) load(service string, loads *follow.Loads) { cs.tables.Load(service, loads) }
+
 func (c changing) age(now time.Time) {
 	c.attachLate()
 	if c.kept.Unsaved() != "" {

@@ -30,6 +30,7 @@ func (r remote) newClient() *nodeclient.Client {
 		OnState:       r.onState,
 		OnWeights:     r.reweigh,
 		OnOpen:        r.count,
+		OnLoads:       r.load,
 		OnChecks:      r.onChecks,
 		OnRevocations: r.revocations.Take,
 		OnReplicas:    func(controller string, view *ballastv1.ReplicaView) { r.replication.OnView(controller, view) },

@@ -145,7 +145,7 @@ func (lb *lifecycle) newDecider() {
 		r := remote{lb.changes}
 		lb.controllers, o.Report = r.newClient(), r.reportHealth
 	} else {
-		lb.local = decider.NewLocal(decider.Options{Weigh: lb.reweigh, Count: lb.count, Unhealthy: lb.onUnhealthy, Off: lb.onDrained, Log: lb.log})
+		lb.local = decider.NewLocal(decider.Options{Weigh: lb.reweigh, Count: lb.count, Loads: lb.load, Unhealthy: lb.onUnhealthy, Off: lb.onDrained, Log: lb.log})
 		o.Report = lb.local.Health
 	}
 	lb.checks = checks.New(o)

@@ -75,7 +75,7 @@ func (o observer) status() api.LBStatus {
 		Interfaces: programs.modes, Name: o.name,
 	}
 	_, avoided := o.programs.exits.Split(now.LeavesBy)
-	status.Problems = slices.Concat(stops, avoided, o.tables.Unreachable(time.Now()), o.checks.Problems(now), unrecognised(now), o.bgp.Problems())
+	status.Problems = slices.Concat(stops, avoided, o.tables.Unreachable(time.Now()), o.tables.Unreported(time.Now()), o.checks.Problems(now), unrecognised(now), o.bgp.Problems())
 	status.Filtered = o.checks.Filtered(now, o.name)
 	for _, cause := range status.Filtered {
 		status.Problems = append(status.Problems, cause.Problem())
@@ -195,7 +195,7 @@ func (o observer) tierStatus(now *dataplane.Snapshot) (*api.TierStatus, error) {
 			if !place.Nodes {
 				continue
 			}
-			traffic, _, err := now.Traffic(model.DispatchMaglev, place, server.ID)
+			traffic, _, err := now.Traffic(false, place, server.ID)
 			if err != nil {
 				return nil, err
 			}

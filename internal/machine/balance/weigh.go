@@ -129,7 +129,8 @@ func (s *Service) Weigh(now time.Time, svc *model.Service) []model.Share {
 	s.forget(now)
 	var loads []awrr.Load
 	var left []awfd.Available
-	for _, a := range s.assess(now, svc) {
+	assessed, _, _ := s.assess(now, svc)
+	for _, a := range assessed {
 		loads = append(loads, awrr.Load{ID: a.server.ID, Load: a.load})
 		left = append(left, awfd.Available{ID: a.server.ID, Capacity: a.available})
 	}
@@ -150,6 +151,29 @@ func (s *Service) Weigh(now time.Time, svc *model.Service) []model.Share {
 	return shares
 }
 
+// Load is what is known of one server's load, for its size.
+type Load struct {
+	ID   uint16
+	Load float64
+}
+
+// Loads returns the loads of the servers that take new connections, in the order of their ids; requests: 1 is a request or a connection of a
+// server of weight 1. None: the policy compares no reports, or nothing is known of any server.
+func (s *Service) Loads(now time.Time, svc *model.Service) (loads []Load, requests bool) {
+	if !svc.ComparesReports() {
+		return nil, false
+	}
+	s.forget(now)
+	assessed, unit, ok := s.assess(now, svc)
+	if !ok {
+		return nil, false
+	}
+	for _, a := range assessed {
+		loads = append(loads, Load{a.server.ID, a.load})
+	}
+	return loads, unit.CountsRequests()
+}
+
 // An assessment is what weights are made of.
 type assessment struct {
 	server    *model.Server
@@ -158,9 +182,9 @@ type assessment struct {
 	penalty   float64
 }
 
-// assess compares the servers that take new connections, in the order of their ids: sums of floating-point numbers depend on it.
-func (s *Service) assess(now time.Time, svc *model.Service) []assessment {
-	var out []assessment
+// assess compares the servers that take new connections, in the order of their ids: sums of floating-point numbers depend on it. ok: something
+// is known of them.
+func (s *Service) assess(now time.Time, svc *model.Service) (out []assessment, unit model.LoadSource, ok bool) {
 	for i := range svc.Servers {
 		if server := &svc.Servers[i]; server.TakesNew() {
 			out = append(out, assessment{server: server})
@@ -172,7 +196,7 @@ func (s *Service) assess(now time.Time, svc *model.Service) []assessment {
 		for i := range out {
 			out[i].available = 1
 		}
-		return out
+		return out, unit, false
 	}
 	cpus := s.meanCPUs(now, svc, out)
 	for i := range out {
@@ -193,7 +217,7 @@ func (s *Service) assess(now time.Time, svc *model.Service) []assessment {
 		a.available = available(svc, a.server, unit, requests, size) * a.penalty
 	}
 	punish(out)
-	return out
+	return out, unit, true
 }
 
 // punish makes the loads of servers that fail requests worse.

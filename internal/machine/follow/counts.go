@@ -18,5 +18,9 @@ type Count struct {
 
 // Newer reports whether counts are newer than those of a term and version.
 func (c *Counts) Newer(term, version uint64) bool {
-	return c.Term > term || c.Term == term && c.Version > version
+	return newer(c.Term, c.Version, term, version)
+}
+
+func newer(term, version, thanTerm, thanVersion uint64) bool {
+	return term > thanTerm || term == thanTerm && version > thanVersion
 }

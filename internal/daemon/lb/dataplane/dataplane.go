@@ -43,15 +43,16 @@ type Tables struct {
 	moving sync.RWMutex // while a change is written
 	now    atomic.Pointer[Snapshot]
 
-	mutex   sync.Mutex // one change at a time; guards what follows
-	tables  *plan.Tables
-	paths   paths.Table
-	weights map[string]*follow.Weights // by service
-	counted map[string]*counted        // by service
-	given   map[string]*given          // by service
-	accepts netip.Addr                 // where the first tier sends to
-	missed  missed
-	peers   plan.Replicas // load balancers that messages go to
+	mutex    sync.Mutex // one change at a time; guards what follows
+	tables   *plan.Tables
+	paths    paths.Table
+	weights  map[string]*follow.Weights // by service
+	counted  map[string]*counted        // by service
+	given    map[string]*given          // by service
+	reported map[string]*reported       // by service
+	accepts  netip.Addr                 // where the first tier sends to
+	missed   missed
+	peers    plan.Replicas // load balancers that messages go to
 }
 
 // Open takes over what an earlier process left, untouched, or makes empty tables.
@@ -60,7 +61,7 @@ func Open(o Options) (*Tables, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Tables{options: o, path: path, weights: map[string]*follow.Weights{}, counted: map[string]*counted{}, given: map[string]*given{}}
+	t := &Tables{options: o, path: path, weights: map[string]*follow.Weights{}, counted: map[string]*counted{}, given: map[string]*given{}, reported: map[string]*reported{}}
 	if err = path.DeferCounts(true); err == nil {
 		t.tables, err = plan.Restore(o.Limits, path)
 	}
@@ -102,6 +103,7 @@ func (t *Tables) Reconcile(next *desired.State) error {
 	maps.DeleteFunc(t.weights, func(name string, _ *follow.Weights) bool { return !follows[name] })
 	maps.DeleteFunc(t.counted, func(name string, _ *counted) bool { return next.Running.Service(name) == nil })
 	maps.DeleteFunc(t.given, func(name string, _ *given) bool { return next.Running.Service(name) == nil })
+	maps.DeleteFunc(t.reported, func(name string, _ *reported) bool { return next.Running.Service(name) == nil })
 	return t.follow(next)
 }
 

@@ -46,7 +46,7 @@ func (t *Tables) Count(service string, counts *follow.Counts) {
 	defer t.mutex.Unlock()
 	now := t.Now()
 	s := now.Running.Service(service)
-	if s == nil || !s.Dispatch.CountsOpen() || now.SendsToNodes(s) {
+	if s == nil || !s.CountsOpen() || now.SendsToNodes(s) {
 		return
 	}
 	last := t.counted[service]
@@ -116,7 +116,7 @@ func (t *Tables) beginAgain(before *desired.State, now *Snapshot) {
 	for i := range now.Running.Services {
 		s := &now.Running.Services[i]
 		was := before.Running.Service(s.Name)
-		if was == nil || !s.Dispatch.CountsOpen() || !was.Dispatch.CountsOpen() || now.SendsToNodes(s) {
+		if was == nil || !s.CountsOpen() || !was.CountsOpen() || now.SendsToNodes(s) {
 			continue
 		}
 		served, serves := estimate.Serving(was, before.DownOf(s.Name)), estimate.Serving(s, now.DownOf(s.Name))
@@ -178,7 +178,12 @@ func (t *Tables) ageEstimates(at time.Time, period time.Duration) {
 	now := t.Now()
 	for i := range now.Running.Services {
 		s := &now.Running.Services[i]
-		if !s.Dispatch.CountsOpen() || now.SendsToNodes(s) {
+		if comparesReports(now, s) {
+			t.ageReports(now, s, at, period)
+		} else {
+			delete(t.reported, s.Name)
+		}
+		if !s.CountsOpen() || now.SendsToNodes(s) {
 			delete(t.counted, s.Name)
 			delete(t.given, s.Name)
 			continue

@@ -154,8 +154,9 @@ func (s *Snapshot) Hellos(place plan.Place) (map[string]uint64, error) {
 	return out, nil
 }
 
-// Traffic is what was sent to a server, and how many of its connections live as far as this node can tell.
-func (s *Snapshot) Traffic(dispatch model.Dispatch, place plan.Place, id uint16) (traffic lb.ServerTraffic, open int32, err error) {
+// Traffic is what was sent to a server, and how many of its connections live as far as this node can tell. estimated: of a service that is
+// dispatched by that.
+func (s *Snapshot) Traffic(estimated bool, place plan.Place, id uint16) (traffic lb.ServerTraffic, open int32, err error) {
 	index, counted := place.Counters[id]
 	if !counted {
 		return traffic, 0, nil
@@ -163,7 +164,7 @@ func (s *Snapshot) Traffic(dispatch model.Dispatch, place plan.Place, id uint16)
 	if traffic, err = s.path.ServerTraffic(index); err != nil {
 		return traffic, 0, err
 	}
-	if dispatch.CountsOpen() {
+	if estimated {
 		return traffic, s.path.OpenConnections(index), nil
 	}
 	return traffic, traffic.Open(), nil

@@ -48,7 +48,7 @@ func (t *Tables) Weights(service string) map[uint16]uint16 {
 	return nil
 }
 
-// ForgetTerms lets weights and counts of lower terms in.
+// ForgetTerms lets weights, counts and loads of lower terms in.
 func (t *Tables) ForgetTerms() {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
@@ -57,5 +57,8 @@ func (t *Tables) ForgetTerms() {
 	}
 	for _, counted := range t.counted {
 		counted.term, counted.version = 0, 0
+	}
+	for _, reported := range t.reported {
+		reported.term, reported.version = 0, 0
 	}
 }

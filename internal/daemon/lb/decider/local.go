@@ -26,6 +26,7 @@ type Options struct {
 	JudgeOnly bool
 	Weigh     func(service string, update *follow.Update)
 	Count     func(service string, counts *follow.Counts)
+	Loads     func(service string, loads *follow.Loads)
 	Unhealthy func(found map[string]fleet.Unhealthy) // by service; may wait. What fails is found again
 	Off       func(service string, id uint16)        // the deadline of the server's drain has passed
 	Log       *slog.Logger
@@ -49,7 +50,8 @@ func NewLocal(o Options) *Local {
 	l := &Local{options: o, wake: make(chan struct{}, 1), found: map[string]fleet.Unhealthy{}}
 	l.engine = engine.New(engine.Options{Weigh: o.Weigh, Down: l.judged, Off: o.Off, Log: o.Log,
 		// How much of the traffic other load balancers by the file get is not known here.
-		Count: func(service string, counts *follow.Counts, _ map[string]float64) { o.Count(service, counts) }})
+		Count: func(service string, counts *follow.Counts, _ map[string]float64) { o.Count(service, counts) },
+		Loads: func(service string, loads *follow.Loads, _ map[string]float64) { o.Loads(service, loads) }})
 	l.engine.SetLoadBalancers([]string{self})
 	l.engine.Lead(uint64(time.Now().UnixNano()), func(string) bool { return true })
 	return l

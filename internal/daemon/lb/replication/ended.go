@@ -25,7 +25,7 @@ func (r *Replication) countEnded() {
 	r.Tables.Hold(func(now *dataplane.Snapshot) {
 		for i := range now.Running.Services {
 			s := &now.Running.Services[i]
-			if !s.Dispatch.CountsOpen() || s.Protocol == model.ProtocolTCP {
+			if !s.CountsOpen() || s.Protocol == model.ProtocolTCP {
 				continue
 			}
 			place := now.Places[s.Name]

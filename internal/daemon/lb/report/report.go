@@ -81,7 +81,7 @@ func service(now *dataplane.Snapshot, s *model.Service, noCookie NoCookie) (stat
 	add := func(servers []model.Server, removed bool) error {
 		for i := range servers {
 			server := &servers[i]
-			traffic, open, err := now.Traffic(s.Dispatch, place, server.ID)
+			traffic, open, err := now.Traffic(s.CountsOpen(), place, server.ID)
 			if err != nil {
 				return err
 			}
@@ -98,7 +98,7 @@ func service(now *dataplane.Snapshot, s *model.Service, noCookie NoCookie) (stat
 // nodes is what a service's packets from here to nodes came to.
 func nodes(now *dataplane.Snapshot, place plan.Place) (list []api.NodeTraffic, err error) {
 	for _, node := range now.Tier().Second {
-		traffic, _, err := now.Traffic(model.DispatchMaglev, place, node.ID)
+		traffic, _, err := now.Traffic(false, place, node.ID)
 		if err != nil {
 			return nil, err
 		}

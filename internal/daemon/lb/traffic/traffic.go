@@ -74,15 +74,15 @@ func since(now *dataplane.Snapshot, reported map[key]Seen, everything bool) (see
 		if place.Nodes {
 			continue // its servers are seen by nodes of the second tier
 		}
-		if s.Dispatch.FollowsLoad() {
+		if s.FollowsLoad() {
 			pause = min(pause, max(time.Duration(s.Load.Interval), periodMin))
 		} else if !everything {
 			continue
 		}
 		for id := range place.Counters {
-			counters, open, err := now.Traffic(s.Dispatch, place, id)
+			counters, open, err := now.Traffic(s.CountsOpen(), place, id)
 			at, traffic := key{s.Name, id}, Seen{ServerTraffic: counters}
-			if s.Dispatch.CountsOpen() {
+			if s.CountsOpen() {
 				traffic.Estimate = new(uint32(open))
 			}
 			if last, known := reported[at]; err != nil || known && last.same(traffic) {

@@ -49,8 +49,8 @@ func requests(run *scenario.Run, name string, load float64) {
 		},
 	}
 	c.warmup = c.length / compareWarmup
-	// Nobody can count QUIC's connections: what is nearest to p2c and least goes by what servers tell of their requests.
-	for _, dispatch := range []model.Dispatch{model.DispatchAWRR, model.DispatchAWFD, model.DispatchLCF} {
+	// Load balancers cannot count QUIC's connections: policies by load go by the requests that servers report.
+	for _, dispatch := range []model.Dispatch{model.DispatchAWRR, model.DispatchAWFD, model.DispatchLCF, model.DispatchP2C, model.DispatchLeast} {
 		reported := contender{dispatch: dispatch, interval: tailInterval, endpoint: "http://:80/load"}
 		if dispatch == model.DispatchAWFD {
 			reported.classes = model.DefaultClasses

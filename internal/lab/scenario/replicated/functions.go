@@ -60,6 +60,14 @@ func changeFunctions(t *world.Trial, result *scenario.Result, replicated bool) {
 			t.Routes.FunctionsBy(lbs...)
 		}
 	}
+	lose := func(lb int, others ...int) { // functions send to the dead load balancer until controllers have taken it off the ring
+		began := time.Now()
+		t.Failures.CrashLB(lb)
+		on(others...)
+		if replicated {
+			t.Lab.Progress("%s: functions left %s %d ms after its crash", t.Setup.Name, world.LBName(lb), time.Since(began).Milliseconds())
+		}
+	}
 	if replicated {
 		t.Fleet.Replicas = model.Replicas{Chain: 2, IdleTimeout: model.Duration(30 * time.Second)}
 		t.Rollout.Apply()
@@ -73,17 +81,11 @@ func changeFunctions(t *world.Trial, result *scenario.Result, replicated bool) {
 	t.Traffic.Busy(running, 200)
 	t.Series(running,
 		world.Step{What: "add function s4", Do: func() { t.Pool.AddServer(4); t.Rollout.Apply() }},
-		world.Step{What: "lb1 loses its power", Do: func() {
-			t.Routes.FunctionsBy(gatewaysBut(replicated, 1)...) // as a routing protocol would
-			t.Failures.CrashLB(1)
-		}},
+		world.Step{What: "lb1 loses its power", Do: func() { lose(1, 2, 3) }},
 		world.Step{What: "remove function s1, whose connections stay", Do: func() { t.Pool.RemoveServer(1); t.Rollout.Apply() }},
 		world.Step{What: "lb1 returns", Do: func() { t.Failures.ReturnLB(1); on(1, 2, 3) }},
 		world.Step{What: "function s2 is drained", Do: func() { t.Pool.Drain(2); t.Rollout.Apply() }},
-		world.Step{What: "lb3 loses its power", Do: func() {
-			t.Routes.FunctionsBy(gatewaysBut(replicated, 3)...)
-			t.Failures.CrashLB(3)
-		}},
+		world.Step{What: "lb3 loses its power", Do: func() { lose(3, 1, 2) }},
 		world.Step{What: "function s2 gets connections again", Do: func() { t.Pool.Activate(2); t.Rollout.Apply() }})
 	if replicated {
 		result.Expect(t.Rollout.Differs(world.LBName(1)) == nil, "lb1 is behind")
@@ -132,14 +134,4 @@ const flowsThrough = 150
 func datagramsThrough(t *world.Trial) traffic.Flow {
 	return traffic.Flow{Name: "udp", Target: fmt.Sprintf("%s:%d", t.Network.Outside(2), echoPort), UDP: true, Count: flowsThrough, Concurrent: flowsThrough, PerSecond: 100, Repeat: true,
 		Again: 500 * time.Millisecond, Requests: []traffic.Request{{Bytes: 100, Pause: 700 * time.Millisecond}, {Bytes: 900, Pause: 1500 * time.Millisecond}}}
-}
-
-// gatewaysBut are the load balancers that functions send by, when one has gone. By hash they do not.
-func gatewaysBut(replicated bool, gone int) (left []int) {
-	for i := 1; i <= gateways && replicated; i++ {
-		if i != gone {
-			left = append(left, i)
-		}
-	}
-	return left
 }

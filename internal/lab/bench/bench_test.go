@@ -32,7 +32,9 @@ func TestEveryCellIsMeasuredAndEveryPacketAccountedFor(t *testing.T) {
 	}
 	programs := []string{"empty", "parse-swap", "minimal-ipip", "hash", "cookie", "cookie-ipv6", "cookie-gue", "syn-rr", "syn-p2c", "syn-least", "syn-awrr", "syn-awfd",
 		"syn-choices", "syn-choices-srv6", "history", "quic-single-pass", "quic-four-pass", "quic-plain", "quic-initial",
-		"quic-initial-known", "udp-hash", "cookie-l2", "session-syn", "session-hello", "session-hello-new", "session-cookie", "no-timestamp", "replica-hit"}
+		"quic-initial-known", "udp-hash", "cookie-l2", "session-syn", "session-hello", "session-hello-new", "session-cookie", "no-timestamp", "replica-hit", "hash-stop", "session-ack",
+		"through-in", "through-out", "through-out-unmarked", "options-8-first", "options-8-shifted", "options-11-first", "options-11-behind-sack",
+		"options-13-first", "options-13-behind-sack", "options-15-first", "options-15-behind-sack", "options-15-behind-nops"}
 	if len(cells) != len(programs)*len(flows) {
 		t.Fatalf("%d cells, want %d", len(cells), len(programs)*len(flows))
 	}
@@ -79,6 +81,44 @@ func TestWrongVerdictIsRefused(t *testing.T) {
 				t.Errorf("%s: %v, want %q", test.name, errs, test.reason)
 			}
 		}
+	}
+}
+
+// What measures a drop, a redirect or a stop must see just that.
+func TestOtherEndsAreRefused(t *testing.T) {
+	needRoot(t)
+	r, err := openRig(loopback)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.close()
+	space, device, err := routeToClients()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer space.Close()
+	spoil := map[string]func(s *subject){
+		"hash-stop": func(s *subject) {
+			s.place, s.cell.Frame = r.places[hashVIP.String()], plainCell(hashVIP, segmentACK).Frame
+		},
+		"session-ack": func(s *subject) { s.action = xdpTX },
+		"through-in":  func(s *subject) { s.prepare = nil }, // no clock
+		"through-out": func(s *subject) { s.cell = answerCell(nil) },
+	}
+	tried := 0
+	for _, s := range r.inMemory(device) {
+		if spoil[s.name] == nil {
+			continue
+		}
+		spoil[s.name](&s)
+		tried++
+		err := space.Do(func() error { return r.sample(&measurement{subject: &s, flows: 10}, 100, 1) })
+		if err == nil {
+			t.Errorf("%s was measured all the same", s.name)
+		}
+	}
+	if tried != len(spoil) {
+		t.Errorf("%d of %d subjects are there", tried, len(spoil))
 	}
 }
 

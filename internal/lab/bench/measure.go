@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,7 +15,12 @@ import (
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
-const xdpTX = 3
+// What programs return of enum xdp_action in linux/bpf.h.
+const (
+	xdpDrop     = 1
+	xdpTX       = 3
+	xdpRedirect = 4
+)
 
 // attempts bounds how often a measurement that a signal interrupted is repeated.
 const attempts = 10
@@ -30,6 +36,7 @@ type subject struct {
 	program *wrapper.Program
 	cell    wrapper.Cell // but for the number of flows
 	keeps   bool         // the frame keeps its length
+	action  uint32       // that the program returns; 0: XDP_TX
 	prepare func() error // before each sample; nil: nothing
 	changes *changes     // nil: what a packet meets is the same for all
 	only    uint32       // at most so many flows; 0: any number
@@ -208,9 +215,9 @@ func (r *runner) measure(m *measurement, flows []uint32, repeat uint32) (run wra
 	if err != nil {
 		return run, err
 	}
-	if run.Action != xdpTX || run.Surprises != 0 {
+	if want := cmp.Or(s.action, xdpTX); run.Action != want || run.Surprises != 0 {
 		return run, fmt.Errorf("%d of %d frames had another length than expected, the last action is %d (want %d)",
-			run.Surprises, run.Runs, run.Action, xdpTX)
+			run.Surprises, run.Runs, run.Action, want)
 	}
 	if run.Discarded > 0 && (s.changes != nil || s.fresh != nil) {
 		return run, nil
@@ -261,14 +268,14 @@ func results(all []*measurement) (cells []Cell) {
 		if m.plain == nil {
 			continue
 		}
-		net := less(m.raw, m.control.raw)
+		net, least := less(m.raw, m.control.raw), spreadOf(m.raw).min-spreadOf(m.control.raw).min
 		wrapped := spreadOf(plus(net, m.plain.raw))
 		verdict := m.subject.verdict
 		if verdict == "" {
 			verdict = "tx"
 		}
 		cells = append(cells, Cell{Program: m.subject.name, Flows: m.flows, MinNS: wrapped.min, MedianNS: wrapped.median,
-			MaxNS: wrapped.max, NetMedianNS: spreadOf(net).median, RawMedianNS: spreadOf(m.raw).median,
+			MaxNS: wrapped.max, NetMinNS: least, NetMedianNS: spreadOf(net).median, RawMedianNS: spreadOf(m.raw).median,
 			Verdict: verdict, VerdictCount: m.count})
 	}
 	return cells

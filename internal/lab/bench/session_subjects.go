@@ -58,6 +58,18 @@ func (r *rig) sessionSubjects() []subject {
 	}
 }
 
+// acknowledgement is the segment between SYN and hello, which the load balancer drops.
+func (r *rig) acknowledgement() subject {
+	cell := carryingCell(&r.fleet, sessionVIP, segmentACK)
+	copy(cell.Frame[:], segment(sessionVIP, segmentACK, ackOptions, nil)) // the rest is padding
+	cell.Answered = &wrapper.Answered{Key: plan.SYNCookieKey(&r.fleet.Keys, sessionVIP), Options: reported}
+	return subject{name: "session-ack", program: r.lb.Program(), lb: r.lb, cell: cell, keeps: true, action: xdpDrop, verdict: "dropped_handshake",
+		place: r.places[sessionVIP.String()], check: checkUnchanged, prepare: func() error {
+			cell.Answered.Seconds = uint64(time.Now().Unix())
+			return nil
+		}}
+}
+
 // clientHello is a record that shows a ticket that begins so; nil: none.
 func clientHello(shown []byte) []byte {
 	field := func(lengthOf int, content ...byte) []byte {

@@ -31,8 +31,8 @@ const (
 
 	outerLength = 20 // IPv4
 	outerIPv6   = 40
-	outerGUE    = 32 // over IPv4
-	outerStops  = outerGUE + 4 + 2*4
+	outerGUE    = 32                 // over IPv4
+	outerStops  = outerGUE + 4 + 2*4 // of one, or two
 	outerSRv6   = outerIPv6 + 8 + 2*16
 	loopback    = 1 // test runs come in by the loopback device; answering there is XDP_TX
 )
@@ -61,6 +61,9 @@ var (
 
 	l2VIP      = netip.MustParseAddr("198.51.100.15")
 	udpHashVIP = netip.MustParseAddr("198.51.100.16")
+
+	// By hash, when all connections may be at the server that had their slot before.
+	stopVIP = netip.MustParseAddr("198.51.100.17")
 
 	vips     = []netip.Addr{hashVIP, rrVIP, p2cVIP, minVIP, awrrVIP, awfdVIP, gueVIP, ipv6VIP, choicesVIP, srv6VIP, historyVIP}
 	policies = map[netip.Addr]model.Dispatch{hashVIP: model.DispatchMaglev, rrVIP: model.DispatchRR, p2cVIP: model.DispatchP2C,
@@ -120,8 +123,14 @@ func publish(lb *lb.LB, limits plan.Limits, fleet *model.Fleet, device uint32) (
 func wantOf(fleet *model.Fleet, device uint32) *plan.Want {
 	want := &plan.Want{Keys: fleet.Keys, Paths: map[netip.Addr]plan.Path{}}
 	for _, s := range fleet.Services {
-		want.Services = append(want.Services, plan.Service{Service: s, Weights: softWeights()})
-		for _, server := range s.Servers {
+		planned := plan.Service{Service: s, Weights: softWeights()}
+		if s.VIP == stopVIP {
+			planned.Removed = formerServers()
+			former := model.Service{Servers: planned.Removed}
+			planned.Past = [][]model.Share{former.Shares()}
+		}
+		want.Services = append(want.Services, planned)
+		for _, server := range slices.Concat(s.Servers, planned.Removed) {
 			source := ourAddress
 			if server.Address.Is6() {
 				source = ourIPv6
@@ -152,12 +161,22 @@ func newService(vip netip.Addr, dispatch model.Dispatch) model.Service {
 		server := model.NewServer()
 		if server.ID, server.Address = id, serverAddress(id); vip.Is6() || vip == srv6VIP {
 			server.Address = serverIPv6(id)
-		} else if vip == l2VIP {
+		} else if vip == l2VIP || vip == throughVIP {
 			server.Address = serverByL2(id)
 		}
 		s.Servers = append(s.Servers, server)
 	}
 	return s
+}
+
+// formerServers had all slots of a service before its servers have them.
+func formerServers() (all []model.Server) {
+	for id := uint16(servers + 1); id <= 2*servers; id++ {
+		server := model.NewServer()
+		server.ID, server.Address = id, serverAddress(id)
+		all = append(all, server)
+	}
+	return all
 }
 
 func fleet() model.Fleet {
@@ -189,7 +208,9 @@ func fleet() model.Fleet {
 	udp.Protocol, udp.Affinity, udp.Fallback = model.ProtocolUDP, model.AffinityHash, model.FallbackHash
 	sessions := newService(sessionVIP, model.DispatchRR)
 	sessions.Session, sessions.SessionClients = model.SessionTLS, 0 // all measured hellos show one ticket: it has no limit of clients
-	f.Services = append(f.Services, l2, udp, sessions)
+	stop := newService(stopVIP, model.DispatchMaglev)
+	stop.Affinity, stop.Fallback, stop.Forward = model.AffinityHash, model.FallbackSecondChance, model.ForwardGUE
+	f.Services = append(f.Services, l2, udp, sessions, stop, throughService())
 	f.ApplyDefaults()
 	return f
 }
@@ -383,6 +404,21 @@ func (r *rig) checkStops(output []byte, s sent) error {
 	found := r.candidates(choicesVIP, s)
 	stops := slices.Concat([]byte{1, 0, 1, 0}, serverAddress(found[1]).AsSlice(), make([]byte, 4))
 	return checkGUE(output, s, serverAddress(found[0]), stops)
+}
+
+// stopped is a packet of a known connection that goes by hash: with the server that had its slot before as a stop.
+func (r *rig) stopped() subject {
+	cell := plainCell(stopVIP, segmentACK)
+	cell.Growth = outerStops
+	key := cookie.ServiceKey(r.fleet.Keys.Placement, stopVIP, model.ProtocolTCP)
+	former := model.Service{Servers: formerServers()}
+	now, before := maglev.Table(model.DefaultSlots, r.fleet.Service(stopVIP.String()).Shares()), maglev.Table(model.DefaultSlots, former.Shares())
+	return subject{name: "hash-stop", program: r.lb.Program(), lb: r.lb, cell: cell, verdict: "forwarded_by_hash", place: r.places[stopVIP.String()],
+		check: func(output []byte, s sent) error {
+			slot := cookie.Slot(cookie.FlowHash(key, wrapper.Client(s.flow), servicePort), model.DefaultSlots)
+			stops := slices.Concat([]byte{1, 0, 1, 0}, serverAddress(before[slot]).AsSlice(), make([]byte, 4))
+			return checkGUE(output, s, serverAddress(now[slot]), stops)
+		}}
 }
 
 func (r *rig) checkSegments(output []byte, s sent) error {

@@ -39,7 +39,8 @@ type Cell struct {
 	IDs         uint16 // the flow's server is 1 + flow % IDs
 	IndexShift  uint8  // of the index in the cookie's text; 0: no index
 	IPv6        bool
-	Answered    *Answered // nil: the frames are of no connection that a load balancer has begun
+	Answers     netip.Addr // valid: the frames are a server's answers, from this address; they differ by their client's port alone
+	Answered    *Answered  // nil: the frames are of no connection that a load balancer has begun
 }
 
 // Answered makes frames follow a load balancer's answer to their clients' SYNs, as the first packets of connections with session tls do. The cookie that they
@@ -96,6 +97,7 @@ func (c *Cell) FrameOf(flow uint32, index uint8) []byte {
 	}
 	binary.NativeEndian.PutUint32(frame[clientAt:], own.Address)
 	binary.NativeEndian.PutUint16(frame[clientPortAt:], own.Port[0])
+	binary.NativeEndian.PutUint16(frame[servicePortAt:], own.Port[1])
 	binary.NativeEndian.PutUint32(frame[ackAt:], own.Acknowledged)
 	binary.NativeEndian.PutUint32(frame[EchoAt:], own.Echo)
 	binary.NativeEndian.PutUint16(frame[ipChecksumAt:], own.Check)
@@ -108,8 +110,11 @@ func (c *Cell) whole() []byte { return slices.Concat(c.Frame[:], c.Behind) }
 func (c *Cell) own(flow uint32, index uint8) (own benchBenchFlow) {
 	client := Client(flow)
 	address, service := client.Addr().As4(), c.servicePort()
-	own.Address = binary.NativeEndian.Uint32(address[:])
 	own.Port = [2]uint16{wire16(client.Port()), binary.NativeEndian.Uint16(service)}
+	if c.Answers.IsValid() {
+		address, own.Port = c.Answers.As4(), [2]uint16{binary.NativeEndian.Uint16(c.Frame[clientPortAt:]), wire16(client.Port())}
+	}
+	own.Address = binary.NativeEndian.Uint32(address[:])
 	own.Echo, own.Acknowledged = binary.NativeEndian.Uint32(c.echo()), binary.NativeEndian.Uint32(c.Frame[ackAt:])
 	if c.CookieBits != 0 {
 		hash := cookie.FlowHash(c.CookieKey, c.Client(flow), binary.BigEndian.Uint16(service))

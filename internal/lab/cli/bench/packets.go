@@ -2,6 +2,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -55,18 +56,24 @@ func checkBench(options *bench.Options, flows []uint, most uint) error {
 // printRows prints cells as a table.
 func printRows(table *command.Table, cells []bench.Cell) {
 	table.OfNumbers()
-	table.Row("program\tflows\tmin\tmedian\tmax\tnet\tx floor\ttarget\tverdict")
+	table.Row("program\tflows\tmin\tmedian\tmax\tnet min\tnet\tcycles\tx floor\ttarget\tverdict")
+	rate := bench.Cycles()
 	for _, c := range cells {
 		floor, _ := bench.Find(cells, "minimal-ipip", c.Flows)
 		target := "-"
 		if limit := bench.Target(c.Program); limit != 0 {
 			target = fmt.Sprintf("<= %.1f", limit)
 		}
-		table.Line("%s\t%d\t%.1f\t%.1f\t%.1f\t%.1f\t%.2f\t%s\t%s\t", c.Program, c.Flows, c.MinNS, c.MedianNS, c.MaxNS,
-			c.NetMedianNS, c.NetMedianNS/floor.NetMedianNS, target, c.Verdict)
+		cycles := "-"
+		if rate.Of != "" {
+			cycles = fmt.Sprintf("%.0f", c.NetMedianNS*rate.PerNS)
+		}
+		table.Line("%s\t%d\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%s\t%.2f\t%s\t%s\t", c.Program, c.Flows, c.MinNS, c.MedianNS, c.MaxNS,
+			c.NetMinNS, c.NetMedianNS, cycles, c.NetMedianNS/floor.NetMedianNS, target, c.Verdict)
 	}
-	table.Line("\nTimes in ns per packet, in the wrapper; net: less the wrapper. Floor: minimal-ipip, net, at as many flows.\n"+
-		"Returns (spec_rstack_overflow): %s", bench.Returns())
+	table.Line("\nTimes in ns per packet, in the wrapper; net: less the wrapper, of medians. Floor: minimal-ipip, net, at as many flows.\n"+
+		"Cycles: net, of the %s, %.2f in a ns. Returns (spec_rstack_overflow): %s", cmp.Or(rate.Of, "processor, which cannot be counted here"), rate.PerNS,
+		bench.Returns())
 }
 
 func printCells(table *command.Table, cells []bench.Cell) {
@@ -78,6 +85,18 @@ func printCells(table *command.Table, cells []bench.Cell) {
 		if hash, ok := bench.Find(cells, "hash", c.Flows); ok && c.Program == "cookie" {
 			table.Line("cookie at %d flows: %+.0f %% of hash (target: at most +10 %%)", c.Flows, 100*(c.NetMedianNS/hash.NetMedianNS-1))
 		}
+	}
+	printConnections(table, cells)
+}
+
+// printConnections prints what connections of so many packets cost, at the largest number of flows.
+func printConnections(table *command.Table, cells []bench.Cell) {
+	all := bench.Connections(cells, cells[len(cells)-1].Flows)
+	if all != nil {
+		table.Row("a client's packets in a connection, ns (net min)\tsession: tls\tcookie\thash\tsession / cookie")
+	}
+	for _, c := range all {
+		table.Line("%d\t%.0f\t%.0f\t%.0f\t%.2f\t", c.Packets, c.Session, c.Cookie, c.Hash, c.Session/c.Cookie)
 	}
 }
 

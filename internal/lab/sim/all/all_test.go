@@ -1,8 +1,11 @@
 package all
 
 import (
+	"fmt"
 	"math"
+	"os"
 	"regexp"
+	"strings"
 	"testing"
 )
 
@@ -49,5 +52,36 @@ func TestClaimsAreWellFormed(t *testing.T) {
 				t.Errorf("%s: claim %s does not reproduce: say what the paper has, and why", experiment.Name, claim.ID)
 			}
 		}
+	}
+}
+
+// `make results` says these numbers when no claim fails and none is inconclusive.
+func TestThePapersHaveTheNumbersOfClaims(t *testing.T) {
+	experiments, passed, fitted, shown, known := 0, 0, 0, 0, 0
+	for _, experiment := range Experiments() {
+		if experiment.Extra && !strings.HasPrefix(experiment.Name, "beyond-") {
+			continue
+		}
+		experiments++
+		for _, claim := range experiment.Claims {
+			switch {
+			case claim.Known:
+				known++
+			case claim.Fitted:
+				fitted++
+			case math.IsInf(claim.Low, -1) && math.IsInf(claim.High, 1):
+				shown++
+			default:
+				passed++
+			}
+		}
+	}
+	text, err := os.ReadFile("../../../../docs/design/papers.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprintf("%d experiments: %d claims are to pass, %d are fitted, %d have no band, %d are known not to reproduce", experiments, passed, fitted, shown, known)
+	if !strings.Contains(strings.Join(strings.Fields(string(text)), " "), want) {
+		t.Errorf("docs/design/papers.md does not say %q", want)
 	}
 }

@@ -106,7 +106,7 @@ func rules() sim.Experiment {
 		Name:   "anolis-rules",
 		Title:  "What each rule of the protocol is for: random schedules without it",
 		Source: "Anolis 4.3, and rules of our own",
-		Method: fmt.Sprintf("Which of up to %d schedules is the first that breaks something without the rule. 0: where another rule makes it superfluous, none of %d does; "+
+		Method: fmt.Sprintf("Which of up to %d schedules is the first that breaks something without the rule; more: none was found. 0: where another rule makes it superfluous, none of %d does; "+
 			"then both are switched off, and a schedule counts that does not break without the other rule alone.", patience, trials),
 		Seeds: 1,
 		Run:   runRules,
@@ -132,7 +132,7 @@ func runRules(run *sim.Run) {
 		value := float64(played)
 		switch {
 		case mutant.Safe == "" && !found:
-			value = math.Inf(1)
+			value = patience + 1
 		case mutant.Safe != "" && found:
 			value = 1
 		case mutant.Safe != "":

@@ -24,16 +24,18 @@ func JoinPorts(keys *model.Keys, s *model.Service, epoch uint32) func(id uint16)
 	return func(id uint16) uint16 { return first + uint16(joinport.Permute(key, uint32(half), uint32(id-1))) }
 }
 
-// joins are where subflows join in each epoch: at each server that gets packets, removed ones too.
-func joins(want *Want, s *Service, servers map[uint16]ServerRow) map[VIPKey]uint16 {
-	if s.MPTCP.FirstPort == 0 || len(servers) == 0 {
+// joins are where subflows join in each epoch: at each server that gets packets, removed ones too. nil: nowhere.
+func joins(want *Want, s *Service, servers map[uint16]ServerRow) (joins map[VIPKey]uint16) {
+	if s.MPTCP.FirstPort == 0 {
 		return nil
 	}
-	joins := make(map[VIPKey]uint16, len(servers))
 	for epoch := range want.Keys.Cookie {
 		port := JoinPorts(&want.Keys, &s.Service, epoch)
 		for id := range servers {
 			if id <= s.MPTCP.PerEpoch() {
+				if joins == nil {
+					joins = make(map[VIPKey]uint16, 2*len(servers))
+				}
 				joins[vipKey(s.VIP, port(id), uint8(s.Protocol))] = id
 			}
 		}

@@ -150,7 +150,7 @@ func TestMistakesAreRefusedWithFileLineAndKey(t *testing.T) {
 		{"ports: [80]", "ports: [80]\n    forward: nat", "test.yaml:10: services[0].forward: nat with return: direct would answer"},
 		{"ports: [80]", "ports: [80]\n    name: other", "test.yaml:10: services[0].name: repeated"},
 		{"ports: [80]", "ports: [80", "test.yaml:"},
-		{"ports: [80]", "ports: *p", `test.yaml:9: "*" is not supported here`},
+		{"ports: [80]", "ports: *p", `test.yaml:9: "*p" is not supported here`},
 		{"ports: [80]", "ports: [[[[[[[[[[[[[[[[[[[[80]]]]]]]]]]]]]]]]]]]]", "test.yaml:9: nested too deeply"},
 		{"        id: 2", "        id: 1", "test.yaml:16: services[0].servers[1].id: 1 is the id of server s1: the next free id is 4"},
 		{"        id: 2\n", "", "test.yaml:14: services[0].servers[1].id: missing: a service with affinity cookie needs an id that stays with the server: the next free id is 4"},
@@ -181,7 +181,7 @@ func TestMistakesAreRefusedWithFileLineAndKey(t *testing.T) {
 		{minimal, "keys: {}", "test.yaml:1: services: missing: write `services: []` to remove every service"},
 		{minimal, "services:\n", "test.yaml:1: services: nothing instead of a list"},
 		{minimal, "just text", "test.yaml:1: a single value instead of a mapping"},
-		{minimal, "services: []\n---\nservices: []\n", "test.yaml:3: the file has 2 documents"},
+		{minimal, "services: []\n---\nservices: []\n", "test.yaml:3: the file has several documents"},
 	}
 	for _, c := range cases {
 		t.Run(c.new, func(t *testing.T) {

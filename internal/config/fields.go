@@ -6,17 +6,17 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/goccy/go-yaml/ast"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/schema"
 	"github.com/ballast-lb/ballast/internal/yamltree"
 )
 
-func (r *reader) fleet(root ast.Node, fleet *model.Fleet) {
+func (r *reader) fleet(root *yaml.Node, fleet *model.Fleet) {
 	keys := values(r, schema.Fleet, fleet)
-	keys["keys"] = func(node ast.Node, path string) { r.keys(node, path, &fleet.Keys) }
-	keys["node_health"] = func(node ast.Node, path string) { r.Mapping(node, path, values(r, schema.Health, &fleet.NodeHealth)) }
+	keys["keys"] = func(node *yaml.Node, path string) { r.keys(node, path, &fleet.Keys) }
+	keys["node_health"] = func(node *yaml.Node, path string) { r.Mapping(node, path, values(r, schema.Health, &fleet.NodeHealth)) }
 	keys["nodes"] = list(r, &fleet.Nodes, func() model.Node { return model.Node{} }, func(n *model.Node) map[string]yamltree.Value {
 		return values(r, schema.Node, n)
 	})
@@ -39,10 +39,10 @@ func (r *reader) fleet(root ast.Node, fleet *model.Fleet) {
 
 // list reads a list of mappings. keys returns the fields of an element; it is called once, and every element is read into the same variable.
 func list[T any](r *reader, target *[]T, fresh func() T, keys func(*T) map[string]yamltree.Value) yamltree.Value {
-	return func(node ast.Node, path string) {
+	return func(node *yaml.Node, path string) {
 		var element T
 		fields := keys(&element)
-		r.Sequence(node, path, func(node ast.Node, path string) {
+		r.Sequence(node, path, func(node *yaml.Node, path string) {
 			element = fresh()
 			r.Mapping(node, path, fields)
 			*target = append(*target, element)
@@ -61,25 +61,25 @@ func values[T any](r *reader, fields []schema.Field[T], target *T) map[string]ya
 		}
 		keys[f.Key] = r.Value(func(text string) error { return f.Set(target, text) })
 		if element := keys[f.Key]; f.List != "" {
-			keys[f.Key] = func(node ast.Node, path string) { r.Sequence(node, path, element) }
+			keys[f.Key] = func(node *yaml.Node, path string) { r.Sequence(node, path, element) }
 		}
 	}
 	for section, fields := range sections {
-		keys[section] = func(node ast.Node, path string) { r.Mapping(node, path, values(r, fields, target)) }
+		keys[section] = func(node *yaml.Node, path string) { r.Mapping(node, path, values(r, fields, target)) }
 	}
 	return keys
 }
 
-func (r *reader) keys(node ast.Node, path string, keys *model.Keys) {
+func (r *reader) keys(node *yaml.Node, path string, keys *model.Keys) {
 	r.Mapping(node, path, map[string]yamltree.Value{
 		"placement": r.key(func(key [16]byte) { keys.Placement = key }),
 		"current": r.Value(func(text string) (err error) {
 			keys.Current, err = model.ParseNumber[uint32](text, 0, math.MaxUint32)
 			return err
 		}),
-		"cookie": func(node ast.Node, path string) {
+		"cookie": func(node *yaml.Node, path string) {
 			keys.Cookie = make(map[uint32][16]byte)
-			r.Entries(node, path, func(text string, line int, child ast.Node, childPath string) {
+			r.Entries(node, path, func(text string, line int, child *yaml.Node, childPath string) {
 				epoch, err := strconv.ParseUint(text, 10, 32)
 				if err != nil || strconv.FormatUint(epoch, 10) != text {
 					r.Fail(line, childPath, "use a number from 1", "%q is not an epoch", text)

@@ -2,42 +2,41 @@ package config
 
 import (
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"net/netip"
-	"time"
-
-	"github.com/goccy/go-yaml"
 
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/yamltree"
 )
 
 type fileFleet struct {
-	Keys       *fileKeys       `yaml:"keys,omitempty"`
-	Nodes      []fileNode      `yaml:"nodes,omitempty"`
-	NodeHealth model.Health    `yaml:"node_health,omitzero"`
-	Replicas   model.Replicas  `yaml:"replicas,omitzero"`
-	Tunnels    []netip.Addr    `yaml:"tunnels_from,flow,omitempty"`
-	Services   []model.Service `yaml:"services"`
+	Keys       *fileKeys       `json:"keys,omitempty"`
+	Nodes      []fileNode      `json:"nodes,omitempty"`
+	NodeHealth model.Health    `json:"node_health,omitzero"`
+	Replicas   model.Replicas  `json:"replicas,omitzero"`
+	Tunnels    []netip.Addr    `json:"tunnels_from,omitempty"`
+	Services   []model.Service `json:"services"`
 }
 
 type fileKeys struct {
-	Placement string            `yaml:"placement,omitempty"`
-	Current   uint32            `yaml:"current,omitempty"`
-	Cookie    map[uint32]string `yaml:"cookie,omitempty"`
+	Placement string            `json:"placement,omitempty"`
+	Current   uint32            `json:"current,omitempty"`
+	Cookie    map[uint32]string `json:"cookie,omitempty"`
 }
 
 type fileNode struct {
-	Name    string     `yaml:"name"`
-	Tier    string     `yaml:"tier,omitempty"`
-	Address string     `yaml:"address,omitempty"`
-	ID      uint16     `yaml:"id,omitempty"`
-	State   string     `yaml:"state,omitempty"`
-	BGP     *model.BGP `yaml:"bgp,omitempty"`
+	Name    string     `json:"name"`
+	Tier    string     `json:"tier,omitempty"`
+	Address string     `json:"address,omitempty"`
+	ID      uint16     `json:"id,omitempty"`
+	State   string     `json:"state,omitempty"`
+	BGP     *model.BGP `json:"bgp,omitempty"`
 }
 
-// Marshal writes a fleet as a configuration file: every value explicit, keys in the order of the documentation, secrets
-// included. Parse gives the same fleet back if it is valid and has its defaults applied. Services are written by the tags of the
-// model: json, and yaml where a file is to look otherwise.
+// Marshal writes a fleet as a configuration file: every value that is not zero, keys in the order of the documentation, secrets
+// included. Parse gives the same fleet back if it is valid and has its defaults applied. Services are written by the
+// model's tags for JSON.
 func Marshal(fleet model.Fleet) ([]byte, error) {
 	file := fileFleet{NodeHealth: fleet.NodeHealth, Replicas: fleet.Replicas, Tunnels: fleet.TunnelsFrom, Services: append([]model.Service{}, fleet.Services...)}
 	if keys := fleet.Keys; keys.Placement != [16]byte{} || len(keys.Cookie) > 0 {
@@ -52,9 +51,10 @@ func Marshal(fleet model.Fleet) ([]byte, error) {
 	for i := range fleet.Nodes {
 		file.Nodes = append(file.Nodes, writeNode(&fleet.Nodes[i]))
 	}
-	text, err := yaml.MarshalWithOptions(file, yaml.IndentSequence(true), yaml.CustomMarshaler(func(deadline time.Time) ([]byte, error) {
-		return []byte(`"` + deadline.UTC().Format(time.RFC3339) + `"`), nil
-	}))
+	text, err := json.Marshal(file)
+	if err == nil {
+		text, err = yamltree.FromJSON(text)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("write configuration: %w", err)
 	}

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goccy/go-yaml"
+	"go.yaml.in/yaml/v3"
 )
 
 // Scrape is what daemons answered to Prometheus at one moment, by instance. Empty: it did not answer.

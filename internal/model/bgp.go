@@ -24,11 +24,11 @@ type BGP struct {
 	RestartTime  Duration    `json:"restart_time"`           // RFC 4724: for so long routers keep routes while the daemon is away
 	Multihop     uint8       `json:"multihop,omitempty"`     // TTL of what is sent; 0: neighbours are on a link of this host
 	TTLSecurity  uint8       `json:"ttl_security,omitempty"` // RFC 5082: hops that a neighbour is away at most; 0: anything is taken
-	Communities  []Community `json:"communities,omitempty" yaml:"communities,flow,omitempty"`
+	Communities  []Community `json:"communities,omitempty"`
 	MED          uint32      `json:"med,omitempty"`
 	Announce     Announce    `json:"announce"`
-	Delay        Duration    `json:"announce_delay" yaml:"announce_delay"`
-	BFD          BFD         `json:"bfd,omitzero" yaml:"bfd,omitempty"`
+	Delay        Duration    `json:"announce_delay"`
+	BFD          BFD         `json:"bfd,omitzero"`
 }
 
 // BFD is how fast neighbours notice that a load balancer is gone (RFC 5880). Interval 0: they do not use it.

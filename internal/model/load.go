@@ -63,22 +63,22 @@ func (s *Service) CountsOpen() bool { return s.Dispatch.ComparesLoads() && !s.Co
 // Health is how the health of a service's servers is found out.
 type Health struct {
 	Check    Check    `json:"check"`
-	Interval Duration `json:"interval"`                                        // between checks of one server by one load balancer, jittered by a tenth
-	Timeout  Duration `json:"timeout"`                                         // of one check
-	Rise     uint8    `json:"rise"`                                            // successes in a row until an unhealthy server is healthy
-	Fall     uint8    `json:"fall"`                                            // failures in a row until a healthy server is unhealthy
-	Port     uint16   `json:"port,omitempty"`                                  // 0: the service's own
-	Path     string   `json:"path,omitempty"`                                  // http, https
-	Host     string   `json:"host,omitempty"`                                  // http, https: Host header; https, tls, grpcs: also the name in the certificate, empty: not verified; grpc, grpcs: the authority
-	Service  string   `json:"service,omitempty"`                               // grpc, grpcs: service name, empty: the server as a whole
-	Command  []string `json:"command,omitempty" yaml:"command,flow,omitempty"` // exec: program and arguments; exit status 0 is healthy
-	Send     string   `json:"send,omitempty"`                                  // udp: the datagram, a text or hex:
-	Expect   string   `json:"expect,omitempty"`                                // udp: how the answer begins
-	Contains string   `json:"contains,omitempty"`                              // udp: what is in the answer
-	Query    string   `json:"query,omitempty"`                                 // dns: name and type
-	RCode    string   `json:"rcode,omitempty"`                                 // dns: the response code expected
-	AllDown  AllDown  `json:"all_down"`                                        // who gets new connections when nobody is healthy
-	Deadline Duration `json:"deadline,omitempty" yaml:"deadline"`              // an unhealthy server's connections are cut after that long; 0: never
+	Interval Duration `json:"interval"`           // between checks of one server by one load balancer, jittered by a tenth
+	Timeout  Duration `json:"timeout"`            // of one check
+	Rise     uint8    `json:"rise"`               // successes in a row until an unhealthy server is healthy
+	Fall     uint8    `json:"fall"`               // failures in a row until a healthy server is unhealthy
+	Port     uint16   `json:"port,omitempty"`     // 0: the service's own
+	Path     string   `json:"path,omitempty"`     // http, https
+	Host     string   `json:"host,omitempty"`     // http, https: Host header; https, tls, grpcs: also the name in the certificate, empty: not verified; grpc, grpcs: the authority
+	Service  string   `json:"service,omitempty"`  // grpc, grpcs: service name, empty: the server as a whole
+	Command  []string `json:"command,omitempty"`  // exec: program and arguments; exit status 0 is healthy
+	Send     string   `json:"send,omitempty"`     // udp: the datagram, a text or hex:
+	Expect   string   `json:"expect,omitempty"`   // udp: how the answer begins
+	Contains string   `json:"contains,omitempty"` // udp: what is in the answer
+	Query    string   `json:"query,omitempty"`    // dns: name and type
+	RCode    string   `json:"rcode,omitempty"`    // dns: the response code expected
+	AllDown  AllDown  `json:"all_down"`           // who gets new connections when nobody is healthy
+	Deadline Duration `json:"deadline,omitempty"` // an unhealthy server's connections are cut after that long; 0: never
 }
 
 // Implementation constants: bounds and defaults of load reports and health checks.

@@ -76,7 +76,7 @@ type Service struct {
 	// Destinations are the addresses that clients connect to, with protocol any; VIP is the first of them then.
 	Destinations Prefix   `json:"destinations,omitzero"`
 	Protocol     Protocol `json:"protocol"`
-	Ports        []uint16 `json:"ports" yaml:"ports,flow"`
+	Ports        []uint16 `json:"ports"`
 	Dispatch     Dispatch `json:"dispatch"`
 	Affinity     Affinity `json:"affinity"`
 	Fallback     Fallback `json:"fallback"`
@@ -104,8 +104,8 @@ type Table struct {
 	NodeBits  uint8  `json:"node_bits"`  // for the ids of the second tier's nodes; 0: there is one tier
 	// IdleTimeout is when a silent connection's entry is freed. The connection lives on, and gets another with its next packet.
 	IdleTimeout Duration `json:"idle_timeout"`
-	PacketLimit uint32   `json:"packet_limit,omitempty" yaml:"packet_limit"` // packets per second of one connection that pass; 0: all
-	Scrubber    string   `json:"scrubber,omitempty"`                         // name of the server that suspects' packets visit first
+	PacketLimit uint32   `json:"packet_limit,omitempty"` // packets per second of one connection that pass; 0: all
+	Scrubber    string   `json:"scrubber,omitempty"`     // name of the server that suspects' packets visit first
 }
 
 // Choices is who is asked to accept a connection of a service with dispatch choices, and who accepts (SHELL III). The zero value is that of

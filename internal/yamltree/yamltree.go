@@ -4,28 +4,24 @@
 package yamltree
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"unicode"
 
-	"github.com/goccy/go-yaml"
-	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/lexer"
-	"github.com/goccy/go-yaml/parser"
-	"github.com/goccy/go-yaml/token"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
-// maxNesting bounds brackets and dashes that are open at once: no schema needs as many, and the parser recurses.
+// maxNesting bounds brackets and dashes that are open at once: no schema needs as many.
 const maxNesting = 16
-
-// byteOrderMark is what some editors begin a file in UTF-8 with; it says nothing.
-const byteOrderMark = "\ufeff"
 
 // Objection is one thing that is wrong with a file.
 type Objection struct {
@@ -45,15 +41,17 @@ type Rules struct {
 // Reader reads one file. Start from New. It is not safe for concurrent use.
 type Reader struct {
 	rules      Rules
-	lines      map[string]int
+	text       []byte
+	root       *yaml.Node // without the insides of lists' elements that are read
+	whole      bool       // root has them: it was parsed again
 	objections []Objection
 }
 
 // New returns a reader for a file of the kind.
-func New(rules Rules) *Reader { return &Reader{rules: rules, lines: map[string]int{"": 1}} }
+func New(rules Rules) *Reader { return &Reader{rules: rules} }
 
 // Value reads one node, found at a path.
-type Value func(node ast.Node, path string)
+type Value func(node *yaml.Node, path string)
 
 // Fail objects to what is on a line.
 func (r *Reader) Fail(line int, path, remedy, problem string, args ...any) {
@@ -74,83 +72,135 @@ func (r *Reader) Objections() []Objection {
 	return r.objections
 }
 
-// Has reports whether the file says something at a path.
-func (r *Reader) Has(path string) bool { return r.lines[path] != 0 }
+// Has reports whether the file has something at a path.
+func (r *Reader) Has(path string) bool {
+	_, rest := r.find(path)
+	return rest == ""
+}
 
 // LineOf returns the line of a path, or of the nearest thing around it that is in the file.
 func (r *Reader) LineOf(path string) int {
-	for {
-		if line, ok := r.lines[path]; ok {
-			return line
-		}
-		path = path[:max(strings.LastIndexAny(path, ".["), 0)]
-	}
+	line, _ := r.find(path)
+	return line
 }
 
-// Parse returns the root of the only document, or nil after an objection.
-func (r *Reader) Parse(text []byte) (root ast.Node) {
+// find follows a path from the root, as far as the file has it. What is within elements of lists that are read is parsed again, once.
+func (r *Reader) find(path string) (line int, rest string) {
+	line, rest = 1, path
+	for node := r.root; node != nil && rest != ""; {
+		key, child, left := step(node, rest)
+		if key != nil {
+			line, rest = key.Line, left
+		}
+		node = child
+	}
+	if rest != "" && !r.whole && strings.Contains(path, "[") {
+		r.whole = true
+		r.root, _ = parse(r.text) // as it was before
+		return r.find(path)
+	}
+	return line, rest
+}
+
+// step goes to the child that a path begins with: key is what names it, itself in a list. Both are nil if there is none.
+func step(node *yaml.Node, path string) (key, child *yaml.Node, rest string) {
+	switch node.Kind {
+	case yaml.SequenceNode:
+		number, rest, ok := strings.Cut(strings.TrimPrefix(path, "["), "]")
+		i, err := strconv.Atoi(number)
+		if ok && err == nil && i >= 0 && i < len(node.Content) {
+			return node.Content[i], node.Content[i], rest
+		}
+	case yaml.MappingNode:
+		path = strings.TrimPrefix(path, ".")
+		for i := 0; i+1 < len(node.Content); i += 2 {
+			rest, ok := strings.CutPrefix(path, printable(node.Content[i].Value))
+			if ok && (rest == "" || strings.ContainsRune(".[", rune(rest[0]))) {
+				return node.Content[i], node.Content[i+1], rest
+			}
+		}
+	}
+	return nil, nil, path
+}
+
+// Parse returns the root of the only document, or nil after an objection. The text must not change any more.
+func (r *Reader) Parse(text []byte) *yaml.Node {
 	if len(text) > r.rules.Bytes {
 		r.Fail(1, "", r.rules.TooLarge, "the file is larger than %d bytes", r.rules.Bytes)
 		return nil
 	}
-	// The YAML library has panicked on odd input before; a bad file must not take the process down.
-	defer func() {
-		if problem := recover(); problem != nil {
-			r.Fail(1, "", "write plainer YAML", "the YAML parser gave up: %v", problem)
-			root = nil
-		}
-	}()
-	tokens := lexer.Tokenize(strings.TrimPrefix(string(text), byteOrderMark))
-	if !r.checkTokens(tokens) {
-		return nil
-	}
-	file, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
-	if err != nil {
-		r.syntaxError(err)
-		return nil
-	}
-	var documents []ast.Node
-	for _, document := range file.Docs {
-		if document.Body != nil {
-			documents = append(documents, document.Body)
-		}
-	}
+	root, err := parse(text)
 	switch {
-	case len(documents) == 0:
+	case err != nil:
+		r.syntaxError(err, text)
+	case root == nil:
 		r.Fail(1, "", r.rules.Empty, "the file is empty")
-		return nil
-	case len(documents) > 1:
-		r.Fail(Line(documents[1]), "", "keep one of them", "the file has %d documents", len(documents))
-		return nil
+	case root.Kind == yaml.DocumentNode:
+		r.Fail(root.Line, "", "keep one of them", "the file has several documents")
+	case r.check(root, 0):
+		r.text, r.root = text, root
+		return root
 	}
-	return documents[0]
+	return nil
 }
 
-// checkTokens refuses what no schema has a use for, before the parser recurses into it.
-func (r *Reader) checkTokens(tokens token.Tokens) bool {
-	brackets, dashes, dashLine := 0, 0, 0
-	for _, t := range tokens {
-		switch t.Type {
-		case token.AnchorType, token.AliasType, token.TagType, token.MergeKeyType, token.DirectiveType, token.MappingKeyType,
-			token.LiteralType, token.FoldedType:
-			r.Fail(t.Position.Line, "", "write values out in full, on one line", "%q is not supported here", strings.TrimSpace(t.Value))
-			return false
-		case token.SequenceStartType, token.MappingStartType:
-			brackets++
-		case token.SequenceEndType, token.MappingEndType:
-			brackets--
-		case token.SequenceEntryType:
-			if t.Position.Line != dashLine {
-				dashes, dashLine = 0, t.Position.Line
-			}
-			dashes++
+// parse returns the root of the only document, nil if there is none, or the second document.
+func parse(text []byte) (root *yaml.Node, err error) {
+	// YAML libraries have panicked on odd input before; a bad file must not take the process down.
+	defer func() {
+		if problem := recover(); problem != nil {
+			err = fmt.Errorf("the parser gave up: %v", problem)
 		}
-		if brackets > maxNesting || dashes > maxNesting {
-			r.Fail(t.Position.Line, "", "flatten it", "nested too deeply")
+	}()
+	for documents := yaml.NewDecoder(bytes.NewReader(text)); ; {
+		var document yaml.Node
+		if err := documents.Decode(&document); err == io.EOF {
+			return root, nil
+		} else if err != nil {
+			return nil, err
+		}
+		switch body := document.Content[0]; {
+		case body.Kind == yaml.ScalarNode && body.Value == "" && body.Style == 0:
+			// nothing between two dashed lines
+		case root != nil:
+			document.Line = body.Line
+			return &document, nil
+		default:
+			root = body
+		}
+	}
+}
+
+// check refuses what no schema has a use for.
+func (r *Reader) check(node *yaml.Node, depth int) bool {
+	switch {
+	case node.Kind == yaml.AliasNode:
+		return r.unsupported(node, "*"+node.Value)
+	case node.Anchor != "":
+		return r.unsupported(node, "&"+node.Anchor)
+	case node.Style&yaml.TaggedStyle != 0:
+		return r.unsupported(node, node.Tag)
+	case node.Tag == "!!merge":
+		return r.unsupported(node, node.Value)
+	case node.Style&yaml.LiteralStyle != 0:
+		return r.unsupported(node, "|")
+	case node.Style&yaml.FoldedStyle != 0:
+		return r.unsupported(node, ">")
+	case depth > maxNesting:
+		r.Fail(node.Line, "", "flatten it", "nested too deeply")
+		return false
+	}
+	for _, child := range node.Content {
+		if !r.check(child, depth+1) {
 			return false
 		}
 	}
 	return true
+}
+
+func (r *Reader) unsupported(node *yaml.Node, what string) bool {
+	r.Fail(node.Line, "", "write values out in full, on one line", "%q is not supported here", what)
+	return false
 }
 
 // printable quotes a key that is not plain text: whoever reads an objection to it reads one line, and so does a terminal.
@@ -161,22 +211,31 @@ func printable(key string) string {
 	return key
 }
 
-func (r *Reader) syntaxError(err error) {
-	line, problem := 1, err.Error()
-	var syntax *yaml.SyntaxError
-	if errors.As(err, &syntax) {
-		problem = syntax.Message
-		if syntax.Token != nil {
-			line = syntax.Token.Position.Line
-		}
+var (
+	place = regexp.MustCompile(`^yaml: (?:line (\d+): )?`) // how the library begins its messages
+	alias = regexp.MustCompile(`^yaml: unknown anchor '(.*)' referenced$`)
+)
+
+func (r *Reader) syntaxError(err error, text []byte) {
+	problem, line := err.Error(), 1
+	if found := alias.FindStringSubmatch(problem); found != nil {
+		before, _, _ := bytes.Cut(text, []byte("*"+found[1]))
+		r.unsupported(&yaml.Node{Line: 1 + bytes.Count(before, []byte("\n"))}, "*"+found[1])
+		return
 	}
-	problem, _, _ = strings.Cut(problem, "\n")
+	found := place.FindStringSubmatch(problem)
+	if found != nil {
+		problem = problem[len(found[0]):]
+	}
+	if found != nil && found[1] != "" {
+		line, _ = strconv.Atoi(found[1])
+	}
 	r.Fail(line, "", "see https://yaml.org", "not YAML: %s", problem)
 }
 
 // Mapping reads a mapping whose keys are all in fields; a nil field is an error of this program.
-func (r *Reader) Mapping(node ast.Node, path string, fields map[string]Value) {
-	r.Entries(node, path, func(key string, line int, child ast.Node, childPath string) {
+func (r *Reader) Mapping(node *yaml.Node, path string, fields map[string]Value) {
+	r.Entries(node, path, func(key string, line int, child *yaml.Node, childPath string) {
 		read, ok := fields[key]
 		if !ok {
 			names := slices.Sorted(maps.Keys(fields))
@@ -192,83 +251,73 @@ func (r *Reader) Mapping(node ast.Node, path string, fields map[string]Value) {
 }
 
 // Entries calls visit for every entry of a mapping, once per key.
-func (r *Reader) Entries(node ast.Node, path string, visit func(key string, line int, child ast.Node, childPath string)) {
-	mapping, ok := node.(ast.MapNode)
-	if !ok {
-		r.Fail(Line(node), path, "write `key: value` lines", "%s instead of a mapping", kind(node))
+func (r *Reader) Entries(node *yaml.Node, path string, visit func(key string, line int, child *yaml.Node, childPath string)) {
+	if node.Kind != yaml.MappingNode {
+		r.Fail(node.Line, path, "write `key: value` lines", "%s instead of a mapping", kind(node))
 		return
 	}
-	for entry := mapping.MapRange(); entry.Next(); {
-		key := entry.Key().GetToken()
+	lines := make(map[string]int, len(node.Content)/2)
+	for i := 0; i+1 < len(node.Content); i += 2 {
+		key, child := node.Content[i], node.Content[i+1]
 		childPath := strings.TrimPrefix(path+"."+printable(key.Value), ".")
-		if first, ok := r.lines[childPath]; ok {
-			r.Fail(key.Position.Line, childPath, "remove one of them", "repeated, first on line %d", first)
+		if key.Kind != yaml.ScalarNode {
+			r.Fail(key.Line, path, "write a plain word before the colon", "%s instead of a key", kind(key))
 			continue
 		}
-		r.lines[childPath] = key.Position.Line
-		visit(key.Value, key.Position.Line, entry.Value(), childPath)
+		if first, ok := lines[key.Value]; ok {
+			r.Fail(key.Line, childPath, "remove one of them", "repeated, first on line %d", first)
+			continue
+		}
+		lines[key.Value] = key.Line
+		visit(key.Value, key.Line, child, childPath)
 	}
 }
 
 // Sequence calls visit for every element of a sequence.
-func (r *Reader) Sequence(node ast.Node, path string, visit Value) {
-	sequence, ok := node.(*ast.SequenceNode)
-	if !ok {
-		r.Fail(Line(node), path, "write a list: [a, b] or lines that begin with `-`", "%s instead of a list", kind(node))
+func (r *Reader) Sequence(node *yaml.Node, path string, visit Value) {
+	if node.Kind != yaml.SequenceNode {
+		r.Fail(node.Line, path, "write a list: [a, b] or lines that begin with `-`", "%s instead of a list", kind(node))
 		return
 	}
-	for i, child := range sequence.Values {
-		childPath := fmt.Sprintf("%s[%d]", path, i)
-		r.lines[childPath] = Line(child)
-		visit(child, childPath)
+	for i, child := range node.Content {
+		visit(child, path+"["+strconv.Itoa(i)+"]")
+		child.Content = nil // a fleet's tree is ten times the fleet
 	}
 }
 
 // Scalar returns the text of a plain or quoted value as it was written: 010 is "010", whatever YAML makes of it.
-func (r *Reader) Scalar(node ast.Node, path string) (text string, ok bool) {
-	switch node.(type) {
-	case *ast.StringNode, *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
-		return node.GetToken().Value, true
+func (r *Reader) Scalar(node *yaml.Node, path string) (text string, ok bool) {
+	if node.Kind != yaml.ScalarNode || node.Tag == nothing {
+		r.Fail(node.Line, path, "write a single value", "%s instead of a value", kind(node))
+		return "", false
 	}
-	r.Fail(Line(node), path, "write a single value", "%s instead of a value", kind(node))
-	return "", false
+	return node.Value, true
 }
 
 // Value reads a single value by set, whose *model.Invalid is objected.
 func (r *Reader) Value(set func(text string) error) Value {
-	return func(node ast.Node, path string) {
+	return func(node *yaml.Node, path string) {
 		text, ok := r.Scalar(node, path)
 		if !ok {
 			return
 		}
 		var invalid *model.Invalid
 		if err := set(text); errors.As(err, &invalid) {
-			r.Fail(Line(node), path, invalid.Remedy, "%s", invalid.Problem)
+			r.Fail(node.Line, path, invalid.Remedy, "%s", invalid.Problem)
 		}
 	}
 }
 
-// Line returns the line that a node begins on.
-func Line(node ast.Node) int {
-	if mapping, ok := node.(*ast.MappingNode); ok && !mapping.IsFlowStyle && len(mapping.Values) > 0 {
-		return Line(mapping.Values[0].Key)
-	}
-	if entry, ok := node.(*ast.MappingValueNode); ok {
-		return Line(entry.Key)
-	}
-	if node == nil || node.GetToken() == nil {
-		return 1
-	}
-	return node.GetToken().Position.Line
-}
+// nothing is the tag of a key without a value, of ~ and of null.
+const nothing = "!!null"
 
-func kind(node ast.Node) string {
-	switch node.(type) {
-	case ast.MapNode:
+func kind(node *yaml.Node) string {
+	switch {
+	case node.Kind == yaml.MappingNode:
 		return "a mapping"
-	case *ast.SequenceNode:
+	case node.Kind == yaml.SequenceNode:
 		return "a list"
-	case *ast.NullNode:
+	case node.Tag == nothing:
 		return "nothing"
 	default:
 		return "a single value"

@@ -1,11 +1,12 @@
 package yamltree
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
 
-	"github.com/goccy/go-yaml/ast"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/ballast-lb/ballast/internal/model"
 )
@@ -19,8 +20,8 @@ func read(text string) (size int, names []string, r *Reader) {
 				size, err = model.ParseNumber(text, 2, 9)
 				return err
 			}),
-			"names": func(node ast.Node, path string) {
-				r.Sequence(node, path, func(node ast.Node, path string) {
+			"names": func(node *yaml.Node, path string) {
+				r.Sequence(node, path, func(node *yaml.Node, path string) {
 					if name, ok := r.Scalar(node, path); ok {
 						names = append(names, name)
 					}
@@ -40,21 +41,28 @@ func TestValuesAreTextsUntilTheirReaderSaysOtherwise(t *testing.T) {
 
 func TestObjectionsSayWhereAndWhatToDo(t *testing.T) {
 	for text, want := range map[string]string{
-		"":                                    "1 : the file is empty: write something",
-		strings.Repeat(" ", 1001):             "1 : the file is larger than 1000 bytes: make it smaller",
-		"size: 3\nnames: |\n  a\n":            `2 : "|" is not supported here: write values out in full, on one line`,
-		"names: >-\n  a\n":                    `1 : ">-" is not supported here: write values out in full, on one line`,
-		"size: 3\n---\nsize: 4":               "3 : the file has 2 documents: keep one of them",
-		"names: [a,\n  {b: c}]":               "2 names[1]: a mapping instead of a value: write a single value",
-		"names:":                              "1 names: nothing instead of a list: write a list: [a, b] or lines that begin with `-`",
-		"size: 1":                             `1 size: 1 is out of range: use 2 to 9`,
-		"size: 10":                            `1 size: 10 is out of range: use 2 to 9`,
-		"size: +3":                            `1 size: "+3" is not such a number: use a decimal number from 2 to 9`,
-		"names: [a]\nsize: 3\nnames: [b]":     "3 names: repeated, first on line 1: remove one of them",
-		"length: 3":                           "1 length: unknown key: use one of names, size",
-		`"\e]0;mine\a\nsize": 1`:              `1 "\x1b]0;mine\a\nsize": unknown key: use one of names, size`,
-		"names: " + strings.Repeat("[", 17):   "1 : nested too deeply: flatten it",
-		"names: " + strings.Repeat("- ", 300): "1 : nested too deeply: flatten it",
+		"":                                "1 : the file is empty: write something",
+		strings.Repeat(" ", 1001):         "1 : the file is larger than 1000 bytes: make it smaller",
+		"size: 3\nnames: |\n  a\n":        `2 : "|" is not supported here: write values out in full, on one line`,
+		"names: [a]\nsize: *three":        `2 : "*three" is not supported here: write values out in full, on one line`,
+		"names: &all [a]":                 `1 : "&all" is not supported here: write values out in full, on one line`,
+		"size: !!int 3":                   `1 : "!!int" is not supported here: write values out in full, on one line`,
+		"size: 3\n<<: {size: 4}":          `2 : "<<" is not supported here: write values out in full, on one line`,
+		"size: 3\n? [a, b]\n: 4":          "2 : a list instead of a key: write a plain word before the colon",
+		"names: [a\nsize: 3":              "1 : not YAML: did not find expected ',' or ']': see https://yaml.org",
+		strings.Repeat("[", 999):          "1 : not YAML: did not find expected node content: see https://yaml.org",
+		"names: >-\n  a\n":                `1 : ">" is not supported here: write values out in full, on one line`,
+		"size: 3\n---\nsize: 4":           "3 : the file has several documents: keep one of them",
+		"names: [a,\n  {b: c}]":           "2 names[1]: a mapping instead of a value: write a single value",
+		"names:":                          "1 names: nothing instead of a list: write a list: [a, b] or lines that begin with `-`",
+		"size: 1":                         `1 size: 1 is out of range: use 2 to 9`,
+		"size: 10":                        `1 size: 10 is out of range: use 2 to 9`,
+		"size: +3":                        `1 size: "+3" is not such a number: use a decimal number from 2 to 9`,
+		"names: [a]\nsize: 3\nnames: [b]": "3 names: repeated, first on line 1: remove one of them",
+		"length: 3":                       "1 length: unknown key: use one of names, size",
+		`"\e]0;mine\a\nsize": 1`:          `1 "\x1b]0;mine\a\nsize": unknown key: use one of names, size`,
+		"names: " + strings.Repeat("[", 17) + strings.Repeat("]", 17): "1 : nested too deeply: flatten it",
+		"names:\n" + strings.Repeat("- ", 300):                        "2 : nested too deeply: flatten it",
 	} {
 		_, _, r := read(text)
 		var have []string
@@ -80,5 +88,35 @@ func TestObjectionsComeInTheOrderOfTheLines(t *testing.T) {
 	}
 	if !r.Has("names[1]") || r.Has("names[2]") || r.LineOf("names[2]") != 2 {
 		t.Error("it does not know what the file has, and where")
+	}
+}
+
+func TestJSONIsWrittenAsYAMLThatReadsBack(t *testing.T) {
+	const given = `{"z":1,"a":["x","2001:db8::1","on","12:30"],"empty":{},"none":null,"list":[{"text":"two\nlines"},{"number":"010"}],"1":true}`
+	text, err := FromJSON([]byte(given))
+	const want = `z: 1
+a: [x, '2001:db8::1', "on", "12:30"]
+empty: {}
+none: null
+list:
+  - text: "two\nlines"
+  - number: "010"
+"1": true
+`
+	if err != nil || string(text) != want {
+		t.Errorf("%v\n%s", err, text)
+	}
+	var have, same any
+	if err := yaml.Unmarshal(text, &have); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal([]byte(given), &same); err != nil {
+		t.Fatal(err)
+	}
+	if a, b := fmt.Sprint(have), fmt.Sprint(same); a != b {
+		t.Errorf("read back as %s instead of %s", a, b)
+	}
+	if _, err := FromJSON([]byte("{")); err == nil {
+		t.Error("half of an object is accepted")
 	}
 }

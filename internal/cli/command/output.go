@@ -9,8 +9,9 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
+
+	"github.com/ballast-lb/ballast/internal/yamltree"
 )
 
 // Reading completes a command that finds something out and prints it.
@@ -44,7 +45,7 @@ func (o *Output) Write(out io.Writer, value any) error {
 	if err != nil {
 		return err
 	}
-	if text, err = yaml.JSONToYAML(text); err != nil {
+	if text, err = yamltree.FromJSON(text); err != nil {
 		return err
 	}
 	_, err = out.Write(text)

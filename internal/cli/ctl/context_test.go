@@ -95,7 +95,7 @@ func TestContextsAreKept(t *testing.T) {
 	sayCtl(t, "context set prod --tls-name alice")
 	sayCtl(t, "context use prod")
 	here, _ := filepath.Abs("tls")
-	if out := sayCtl(t, "context show prod -o yaml"); out != "name: prod\nused: true\nchosen_by: \"`ballast ctl context use`\"\ncontrollers:\n- c1\ntls_dir: "+here+"\ntls_name: alice\n" {
+	if out := sayCtl(t, "context show prod -o yaml"); out != "name: prod\nused: true\nchosen_by: '`ballast ctl context use`'\ncontrollers: [c1]\ntls_dir: "+here+"\ntls_name: alice\n" {
 		t.Errorf("%s", out)
 	}
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {

@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 
-	"github.com/goccy/go-yaml"
+	"go.yaml.in/yaml/v3"
 	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/cli/command"
@@ -68,7 +68,9 @@ func LoadContexts() (*Contexts, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read contexts: %w", err)
 	}
-	if err := yaml.NewDecoder(bytes.NewReader(text), yaml.Strict()).Decode(all); err != nil && err != io.EOF {
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	decoder.KnownFields(true)
+	if err := decoder.Decode(all); err != nil && err != io.EOF {
 		return nil, fmt.Errorf("read contexts of %s: %w", path, err)
 	}
 	if all.Contexts == nil {

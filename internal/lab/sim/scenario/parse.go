@@ -5,7 +5,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/goccy/go-yaml/ast"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/yamltree"
@@ -41,7 +41,7 @@ func Parse(name string, text []byte, open Opener) (*Scenario, error) {
 	return s, nil
 }
 
-func (r *reader) scenario(root ast.Node, s *Scenario) {
+func (r *reader) scenario(root *yaml.Node, s *Scenario) {
 	slots := int(s.TableSlots)
 	r.Mapping(root, "", map[string]yamltree.Value{
 		"title":          r.text(&s.Title),
@@ -49,13 +49,13 @@ func (r *reader) scenario(root ast.Node, s *Scenario) {
 		"warm_up":        r.duration(&s.WarmUp, 0),
 		"load_balancers": r.whole(&s.LoadBalancers, 1, 1000),
 		"table_slots":    r.whole(&slots, 0, math.MaxInt32),
-		"traffic":        func(node ast.Node, path string) { r.traffic(node, path, &s.Traffic) },
-		"servers": r.list(1000, func(node ast.Node, path string) {
+		"traffic":        func(node *yaml.Node, path string) { r.traffic(node, path, &s.Traffic) },
+		"servers": r.list(1000, func(node *yaml.Node, path string) {
 			s.Servers = append(s.Servers, r.group(node, path, len(s.Servers)))
 		}),
-		"policies": r.list(maxPolicies, func(node ast.Node, path string) { s.Policies = append(s.Policies, r.policy(node, path)) }),
-		"events":   r.list(maxEvents, func(node ast.Node, path string) { s.Events = append(s.Events, r.event(node, path)) }),
-		"expect":   r.list(1000, func(node ast.Node, path string) { s.Expect = append(s.Expect, r.expectation(node, path)) }),
+		"policies": r.list(maxPolicies, func(node *yaml.Node, path string) { s.Policies = append(s.Policies, r.policy(node, path)) }),
+		"events":   r.list(maxEvents, func(node *yaml.Node, path string) { s.Events = append(s.Events, r.event(node, path)) }),
+		"expect":   r.list(1000, func(node *yaml.Node, path string) { s.Expect = append(s.Expect, r.expectation(node, path)) }),
 	})
 	s.TableSlots = uint32(slots)
 	for i := range s.Policies {
@@ -74,7 +74,7 @@ func (r *reader) scenario(root ast.Node, s *Scenario) {
 	}
 }
 
-func (r *reader) group(node ast.Node, path string, number int) Group {
+func (r *reader) group(node *yaml.Node, path string, number int) Group {
 	group := Group{Name: fmt.Sprint("group-", number+1), Count: 1, Weight: 1, Cores: 1, Speed: 1}
 	r.Mapping(node, path, map[string]yamltree.Value{
 		"name":   r.text(&group.Name),
@@ -86,7 +86,7 @@ func (r *reader) group(node ast.Node, path string, number int) Group {
 	return group
 }
 
-func (r *reader) policy(node ast.Node, path string) Policy {
+func (r *reader) policy(node *yaml.Node, path string) Policy {
 	p := Policy{Depth: 2, Classes: 4, Interval: 250e6, Load: "connections", Counters: 1, Candidates: model.DefaultCandidates}
 	r.Mapping(node, path, map[string]yamltree.Value{
 		"name":     r.text(&p.Name),
@@ -104,7 +104,7 @@ func (r *reader) policy(node ast.Node, path string) Policy {
 	return p
 }
 
-func (r *reader) event(node ast.Node, path string) Event {
+func (r *reader) event(node *yaml.Node, path string) Event {
 	e := Event{Rate: -1, Speed: 0.2}
 	r.Mapping(node, path, map[string]yamltree.Value{
 		"at":             r.duration(&e.At, 0),
@@ -122,7 +122,7 @@ func (r *reader) event(node ast.Node, path string) Event {
 	return e
 }
 
-func (r *reader) expectation(node ast.Node, path string) Expectation {
+func (r *reader) expectation(node *yaml.Node, path string) Expectation {
 	e := Expectation{Low: math.Inf(-1), High: math.Inf(1)}
 	r.Mapping(node, path, map[string]yamltree.Value{
 		"policy":   r.text(&e.Policy),

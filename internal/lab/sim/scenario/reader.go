@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/goccy/go-yaml/ast"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/yamltree"
@@ -56,9 +56,9 @@ func (r *reader) joined() error {
 
 // list reads each element of a sequence.
 func (r *reader) list(most int, read yamltree.Value) yamltree.Value {
-	return func(node ast.Node, path string) {
-		if sequence, ok := node.(*ast.SequenceNode); ok && len(sequence.Values) > most {
-			r.Fail(yamltree.Line(node), path, fmt.Sprintf("give at most %d", most), "there are %d", len(sequence.Values))
+	return func(node *yaml.Node, path string) {
+		if node.Kind == yaml.SequenceNode && len(node.Content) > most {
+			r.Fail(node.Line, path, fmt.Sprintf("give at most %d", most), "there are %d", len(node.Content))
 			return
 		}
 		r.Sequence(node, path, read)
@@ -66,22 +66,22 @@ func (r *reader) list(most int, read yamltree.Value) yamltree.Value {
 }
 
 func (r *reader) text(target *string) yamltree.Value {
-	return func(node ast.Node, path string) {
+	return func(node *yaml.Node, path string) {
 		text, ok := r.Scalar(node, path)
 		if !ok {
 			return
 		}
 		if *target = text; text == "" || len(text) > 200 {
-			r.Fail(yamltree.Line(node), path, "give 1 to 200 letters", "%d letters", len(text))
+			r.Fail(node.Line, path, "give 1 to 200 letters", "%d letters", len(text))
 		}
 	}
 }
 
 func (r *reader) choice(target *string, choices []string) yamltree.Value {
-	return func(node ast.Node, path string) {
+	return func(node *yaml.Node, path string) {
 		text, ok := r.Scalar(node, path)
 		if ok && !slices.Contains(choices, text) {
-			r.Fail(yamltree.Line(node), path, "use one of "+strings.Join(choices, ", "), "unknown value %q", text)
+			r.Fail(node.Line, path, "use one of "+strings.Join(choices, ", "), "unknown value %q", text)
 		}
 		*target = text
 	}
@@ -97,14 +97,14 @@ func (r *reader) whole(target *int, least, most int) yamltree.Value {
 
 // number reads a number that may have a fraction.
 func (r *reader) number(target *float64, least, most float64) yamltree.Value {
-	return func(node ast.Node, path string) {
+	return func(node *yaml.Node, path string) {
 		text, ok := r.Scalar(node, path)
 		if !ok {
 			return
 		}
 		number, err := strconv.ParseFloat(text, 64)
 		if err != nil || math.IsNaN(number) || number < least || number > most {
-			r.Fail(yamltree.Line(node), path, fmt.Sprintf("use a number from %g to %g", least, most), "%q is not such a number", text)
+			r.Fail(node.Line, path, fmt.Sprintf("use a number from %g to %g", least, most), "%q is not such a number", text)
 			return
 		}
 		*target = number
@@ -113,14 +113,14 @@ func (r *reader) number(target *float64, least, most float64) yamltree.Value {
 
 // duration reads a time like 250ms or 1m30s, in ns.
 func (r *reader) duration(target *int64, least time.Duration) yamltree.Value {
-	return func(node ast.Node, path string) {
+	return func(node *yaml.Node, path string) {
 		text, ok := r.Scalar(node, path)
 		if !ok {
 			return
 		}
 		duration, err := time.ParseDuration(text)
 		if err != nil || duration < least || duration > maxLength {
-			r.Fail(yamltree.Line(node), path, fmt.Sprintf("use a duration from %v to %v, like 250ms or 1m30s", least, maxLength), "%q is not such a duration", text)
+			r.Fail(node.Line, path, fmt.Sprintf("use a duration from %v to %v, like 250ms or 1m30s", least, maxLength), "%q is not such a duration", text)
 			return
 		}
 		*target = duration.Nanoseconds()

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/goccy/go-yaml/ast"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/ballast-lb/ballast/internal/lab/data"
 	"github.com/ballast-lb/ballast/internal/yamltree"
@@ -35,7 +35,7 @@ type described struct {
 
 // times reads lifetimes, or how much work there is: a shape with what belongs to it, or a file.
 func (r *reader) times(times *data.Distribution, shapes []string) yamltree.Value {
-	return func(node ast.Node, path string) {
+	return func(node *yaml.Node, path string) {
 		d := described{column: "seconds", alpha: usualAlpha}
 		fields := map[string]yamltree.Value{
 			"shape":  r.choice(&d.shape, shapes),

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/goccy/go-yaml/ast"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/ballast-lb/ballast/internal/lab/data"
 	"github.com/ballast-lb/ballast/internal/yamltree"
@@ -25,14 +25,14 @@ const (
 	maxSeconds  = float64(maxLength / time.Second)
 )
 
-func (r *reader) traffic(node ast.Node, path string, traffic *Traffic) {
+func (r *reader) traffic(node *yaml.Node, path string, traffic *Traffic) {
 	var connections float64
 	traffic.Lifetimes = data.WebDurations().Scaled(1e-6)
 	r.Mapping(node, path, map[string]yamltree.Value{
 		"rate":        r.number(&traffic.Rate, 0, maxRate),
 		"connections": r.number(&connections, 1, maxLive),
 		"lifetimes":   r.times(&traffic.Lifetimes, shapes),
-		"trace":       func(node ast.Node, path string) { traffic.Trace = r.trace(node, path) },
+		"trace":       func(node *yaml.Node, path string) { traffic.Trace = r.trace(node, path) },
 		"work":        r.times(&traffic.Work, workShapes),
 		"load":        r.number(&traffic.Load, 0.001, 10),
 	})
@@ -69,7 +69,7 @@ func (r *reader) oneOf(path string, keys ...string) {
 }
 
 // trace reads connections: the columns start and duration, in seconds.
-func (r *reader) trace(node ast.Node, path string) []Connection {
+func (r *reader) trace(node *yaml.Node, path string) []Connection {
 	name, ok := r.Scalar(node, path)
 	if !ok {
 		return nil

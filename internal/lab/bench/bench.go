@@ -28,6 +28,7 @@ type Options struct {
 	Rounds   int
 	Repeat   uint32
 	Flows    []uint32
+	Peers    []string // files of package peer: programs to compare with
 	Progress func(round, rounds int) // before each round, from 1; may be nil
 }
 
@@ -48,6 +49,11 @@ type Cell struct {
 
 // Run measures every program at every number of flows. It takes about rounds * repeat * flows * 0.7 us.
 func Run(ctx context.Context, options Options) ([]Cell, error) {
+	peers, unload, err := openPeers(options.Peers)
+	if err != nil {
+		return nil, err
+	}
+	defer unload()
 	r, err := openRig(loopback)
 	if err != nil {
 		return nil, err
@@ -58,7 +64,7 @@ func Run(ctx context.Context, options Options) ([]Cell, error) {
 		return nil, err
 	}
 	defer space.Close()
-	all := measurements(append(r.subjects(), r.inMemory(device)...), options)
+	all := measurements(slices.Concat(r.subjects(), r.inMemory(device), peers), options)
 	if err := space.Do(func() error { return r.run(ctx, all, &options) }); err != nil {
 		return nil, err
 	}

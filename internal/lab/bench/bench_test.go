@@ -22,7 +22,7 @@ func TestEveryCellIsMeasuredAndEveryPacketAccountedFor(t *testing.T) {
 	const rounds, repeat = 2, 500
 	flows := []uint32{1, 1_000_000}
 	var progress int
-	cells, err := Run(context.Background(), Options{Rounds: rounds, Repeat: repeat, Flows: flows,
+	cells, err := Run(context.Background(), Options{Rounds: rounds, Repeat: repeat, Flows: flows, Peers: []string{compilePeer(t)},
 		Progress: func(int, int) { progress++ }})
 	if err != nil {
 		t.Fatal(err)
@@ -34,7 +34,7 @@ func TestEveryCellIsMeasuredAndEveryPacketAccountedFor(t *testing.T) {
 		"syn-choices", "syn-choices-srv6", "history", "quic-single-pass", "quic-four-pass", "quic-plain", "quic-initial",
 		"quic-initial-known", "udp-hash", "cookie-l2", "session-syn", "session-hello", "session-hello-new", "session-cookie", "no-timestamp", "replica-hit", "hash-stop", "session-ack",
 		"through-in", "through-out", "through-out-unmarked", "options-8-first", "options-8-shifted", "options-11-first", "options-11-behind-sack",
-		"options-13-first", "options-13-behind-sack", "options-15-first", "options-15-behind-sack", "options-15-behind-nops"}
+		"options-13-first", "options-13-behind-sack", "options-15-first", "options-15-behind-sack", "options-15-behind-nops", "peer"}
 	if len(cells) != len(programs)*len(flows) {
 		t.Fatalf("%d cells, want %d", len(cells), len(programs)*len(flows))
 	}

@@ -46,6 +46,7 @@ type subject struct {
 	place   plan.Place   // of the service
 	verdict string       // that every packet must get
 	check   func(output []byte, s sent) error
+	counted func() (packets uint64, err error) // by a program that is not ours; nil: it counts none
 }
 
 // changes feed a program whose runs change what the next would meet. Each flow of a batch comes once; then all is put back.
@@ -208,6 +209,12 @@ func (r *runner) measure(m *measurement, flows []uint32, repeat uint32) (run wra
 	if err != nil {
 		return run, err
 	}
+	var packets uint64
+	if s.counted != nil {
+		if packets, err = s.counted(); err != nil {
+			return run, err
+		}
+	}
 	if run, err = r.programs.Run(repeat); err != nil {
 		return run, err
 	}
@@ -223,6 +230,9 @@ func (r *runner) measure(m *measurement, flows []uint32, repeat uint32) (run wra
 		return run, nil
 	}
 	if err := r.checkCounters(s, before, after, run.Runs+run.Discarded); err != nil {
+		return run, err
+	}
+	if err := s.checkCounted(packets, run.Runs+run.Discarded); err != nil {
 		return run, err
 	}
 	return run, s.check(run.Output, sent{cell, run.Flow, run.Index})

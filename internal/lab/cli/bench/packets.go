@@ -14,10 +14,16 @@ import (
 )
 
 func datapath() *cobra.Command {
-	return measuring(&cobra.Command{
+	var peers []string
+	cmd := measuring(&cobra.Command{
 		Use:   "datapath",
 		Short: "Measure the load balancer's program, ns per packet, beside the least that any could do",
-	}, []uint{1, 10_000, 1_000_000}, bench.MaxFlows, bench.Run, printCells)
+	}, []uint{1, 10_000, 1_000_000}, bench.MaxFlows, func(ctx context.Context, options bench.Options) ([]bench.Cell, error) {
+		options.Peers = peers
+		return bench.Run(ctx, options)
+	}, printCells)
+	cmd.Flags().StringArrayVar(&peers, "peer", nil, "measure another XDP program too, as FILE describes it; repeat for more")
+	return cmd
 }
 
 // measuring completes a command that measures with the numbers of flows that are usual, or others up to most, and shows the result.

@@ -81,3 +81,15 @@ func TestLostWeightsCostLittle(t *testing.T) {
 		t.Logf("%s: %.3f", name, result.Measurements[name])
 	}
 }
+
+// Promise: Where servers and requests are equal, the 99th percentile of request times by rr is at most half of that by hash, and
+// servers differ in requests a second by a variance of at most 1 (Cheetah, figures 6 and 7).
+func TestEqualServersAnswerSoonerByTurnsThanByHash(t *testing.T) {
+	if !long() {
+		t.Skip("compares for a minute: make test-long")
+	}
+	result := compared(t, "even", "10s")
+	for _, figure := range result.Figures {
+		t.Logf("%s: paper %s, here %.3g, simulated %.3g", figure.What, figure.Paper, figure.Here, figure.Simulated)
+	}
+}

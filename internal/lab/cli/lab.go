@@ -66,7 +66,7 @@ func run() *cobra.Command {
 	flags.BoolVar(&options.Keep, "keep", false, "leave the network as it is at the end")
 	flags.StringVar(&seed, "seed", "", "repeat the random choices of an earlier run")
 	flags.StringVar(&options.Binary, "binary", "", "the ballast to test (default: the one beside this program)")
-	flags.DurationVar(&options.Duration, "duration", 0, "length of idle, wrap, throughput and elastic, or of each measurement of uneven, uneven-links,\n"+
+	flags.DurationVar(&options.Duration, "duration", 0, "length of idle, wrap, throughput and elastic, or of each measurement of even, uneven, uneven-links,\n"+
 		"bimodal, choices, quic-full, quic-tail and weight-loss, which then compare all policies, repeatedly (default: short)")
 	flags.StringVar(&options.Affinity, "affinity", "", "churn, ipv6: of the service, cookie or table (default: cookie)")
 	flags.Float64Var(&options.Rate, "rate", 1, "churn, ipv6: share of the usual connections and bytes per second, for machines that cannot carry them")

@@ -122,12 +122,30 @@ func printResult(out io.Writer, result scenario.Result) {
 	for _, name := range slices.Sorted(maps.Keys(left)) {
 		fmt.Fprintf(out, "%s: %.3f\n", name, left[name])
 	}
+	printFigures(out, result.Figures)
 	for _, failure := range result.Failures {
 		fmt.Fprintf(out, "failed: %s\n", failure)
 	}
 	if result.Outcome == scenario.PromiseBroken && result.Error != "" {
 		fmt.Fprintf(out, "not played to the end: %s\n", result.Error)
 	}
+}
+
+// printFigures prints a line for each figure of a paper.
+func printFigures(out io.Writer, figures []scenario.Figure) {
+	if len(figures) == 0 {
+		return
+	}
+	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(table, "\nFIGURE\tPAPER\tHERE\tSIMULATED\tWHY DIFFERENT")
+	for _, one := range figures {
+		simulated := "-"
+		if one.Simulated != 0 {
+			simulated = fmt.Sprintf("%.4g", one.Simulated)
+		}
+		fmt.Fprintf(table, "%s\t%s\t%.4g\t%s\t%s\n", one.What, one.Paper, one.Here, simulated, one.Why)
+	}
+	table.Flush()
 }
 
 // printComparison prints a line for each policy with its medians and, in brackets, how many times better than hash they are. It takes what it

@@ -26,3 +26,22 @@ func TestAComparisonIsATableOfPolicies(t *testing.T) {
 		t.Errorf("%s", text)
 	}
 }
+
+func TestFiguresOfPapersStandBesideWhatWasMeasured(t *testing.T) {
+	var out strings.Builder
+	printResult(&out, scenario.Result{
+		Scenario: "even", Outcome: scenario.PromiseKept,
+		Figures: []scenario.Figure{
+			{What: "hash / rr", Paper: "2 to 3", Here: 3.14159, Simulated: 4.25, Why: "fewer servers"},
+			{What: "broken", Paper: "0", Here: 0},
+		},
+	})
+	var got []string
+	for line := range strings.Lines(out.String()) {
+		got = append(got, strings.Join(strings.Fields(line), " "))
+	}
+	want := "FIGURE PAPER HERE SIMULATED WHY DIFFERENT\nhash / rr 2 to 3 3.142 4.25 fewer servers\nbroken 0 0 -"
+	if text := strings.Join(got, "\n"); !strings.Contains(text, want) {
+		t.Errorf("%s", text)
+	}
+}

@@ -27,6 +27,7 @@ type Result struct {
 	Error        string              `json:"error,omitempty"`    // why it could not be tested, or not to the end
 	Measurements map[string]float64  `json:"measurements,omitempty"`
 	Comparison   []Cell              `json:"comparison,omitempty"` // policies under the same load
+	Figures      []Figure            `json:"figures,omitempty"`    // of a paper, beside what was measured
 	Work         string              `json:"work,omitempty"`       // how the servers of a comparison do their work
 	PerSecond    map[string][]Second `json:"per_second,omitempty"` // flow -> what ended in each second
 	Trials       []world.Result      `json:"trials"`
@@ -55,6 +56,15 @@ type Cell struct {
 	Repetition int    `json:"repetition"`
 	PassedOn   uint64 `json:"passed_on,omitempty"` // packets from candidate to candidate, also those of the span that is not counted
 	Completions
+}
+
+// Figure is a number of a paper beside the one that was measured.
+type Figure struct {
+	What      string  `json:"what"`
+	Paper     string  `json:"paper"`
+	Here      float64 `json:"here"`
+	Simulated float64 `json:"simulated,omitempty"` // by the simulator, at the size of this scenario; 0: it was not asked
+	Why       string  `json:"why,omitempty"`       // the numbers differ
 }
 
 // Completions sums up the connections of one flow that came in a span of time. Each was one request; its time is from when it
@@ -122,6 +132,9 @@ func (r *Result) Measure(name string, value float64) {
 	}
 	r.Measurements[name] = value
 }
+
+// Compare notes a figure of a paper.
+func (r *Result) Compare(one Figure) { r.Figures = append(r.Figures, one) }
 
 // AddTrial adds what a trial showed, apart for those of the baseline.
 func (r *Result) AddTrial(outcome world.Result, baseline bool) {

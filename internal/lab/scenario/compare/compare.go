@@ -23,8 +23,10 @@ var Scenarios = []scenario.Scenario{
 	{
 		Name: "choices", Deadline: 4 * time.Minute, Lengths: 60, Do: runChoices,
 		Promise: "servers of unequal speed, other work that moves from one to the next: servers that accept or pass on beat hash",
-	},
-	{
+	}, {
+		Name: "even", Deadline: 4 * time.Minute, Lengths: 20, Do: runEven,
+		Promise: "equal servers, equal work: rr at least halves the p99 of hash, and each server has as many requests as the next",
+	}, {
 		Name: "quic-full", Deadline: 4 * time.Minute, Lengths: 40, Do: runQUICFull,
 		Promise: "more HTTP/3 requests than the servers can do: as many or more are done by turns as by hash",
 	}, {

@@ -28,7 +28,7 @@ type Options struct {
 	Rounds   int
 	Repeat   uint32
 	Flows    []uint32
-	Peers    []string // files of package peer: programs to compare with
+	Peers    []string                // files of package peer: programs to compare with
 	Progress func(round, rounds int) // before each round, from 1; may be nil
 }
 

@@ -11,7 +11,6 @@
 #include "lb/state/loads.h"
 #include "lb/state/rounds.h"
 #include "lb/state/service.h"
-#include "lb/dispatch/turns.h"
 
 /* Without a branch, which the CPU would have to guess. */
 inline_always __s64 lower_rank(__s64 a, __s64 b)
@@ -38,20 +37,20 @@ inline_always __s64 lowest_rank(const struct least_loaded *all)
 }
 
 /* rounds: turns by weight; then one for each id, 0 where it may not get new connections. */
-__noinline int dispatch_by_least(const struct service *service, struct cursor *cursor)
+__noinline int dispatch_by_least(const struct service *service, __u32 number)
 {
 	struct least_loaded *all;
 	__u32 round;
 	__s64 cost, best;
 	__u64 turn;
 
-	if (!service || !cursor)
+	if (!service)
 		return NO_ID;
 	round = service->rounds_count - service->id_turns;
 	all = least_loaded_of(service);
 	if (!round || !all)
 		return NO_ID;
-	turn = next_turn(service, cursor, round);
+	turn = round_word(service, number % round);
 	cost = cost_of(turn);
 	least_loaded_update(all, turn, cost);
 	best = lowest_rank(all);

@@ -19,11 +19,18 @@ inline_always _Bool dispatched_by_placement(const struct service *service)
 	       (1 << DISPATCH_HASH | 1 << DISPATCH_MAGLEV | 1 << DISPATCH_WCMP | 1 << DISPATCH_CHOICES);
 }
 
-/* What commit changes. */
+/* What steer_find learns besides the decision, for commit or for the slow path. */
 struct finding {
 	struct local_connection *entry; /* local-table: of the flow */
-	struct cursor *cursor; /* by turns: where the next one is */
+	__u32 turn; /* that it took; 0: none */
+	_Bool again; /* the fast path may have taken one, and given the packet up */
 };
+
+inline_always __u32 finding_turn(const struct service *service, struct finding *f)
+{
+	f->turn = f->again ? take_turn_again(service) : take_turn(service);
+	return f->turn;
+}
 
 inline_always void steer_by_dispatch(struct decision *d, struct finding *f)
 {
@@ -35,16 +42,14 @@ inline_always void steer_by_dispatch(struct decision *d, struct finding *f)
 		id = dispatch_by_two_choices(service);
 		break;
 	case DISPATCH_LEAST:
-		f->cursor = cursor_of(service);
-		id = dispatch_by_least(service, f->cursor);
+		id = dispatch_by_least(service, finding_turn(service, f));
 		break;
 	case DISPATCH_AWFD:
 	case DISPATCH_LCF:
 		id = dispatch_by_classes(service);
 		break;
 	default:
-		f->cursor = cursor_of(service);
-		id = dispatch_by_turns(service, f->cursor);
+		id = dispatch_by_turns(service, finding_turn(service, f));
 	}
 	steer_to(d, id);
 }

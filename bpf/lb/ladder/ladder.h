@@ -8,8 +8,8 @@
  *      session tls, server not known to answer yet -> whose its hello is (lb/ladder/session.h); a SYN is answered
  *   5. otherwise                 -> placement, with the previous owners as further stops
  *
- * steer_find decides and changes nothing, steer_commit changes and decides nothing: a packet that the fast path gives
- * up is steered again.
+ * steer_find decides and changes nothing but a service's turn (lb/dispatch/turns.h), steer_commit changes and decides
+ * nothing: a packet that the fast path gives up is steered again.
  */
 #pragma once
 
@@ -91,7 +91,7 @@ inline_always enum verdict steer_by_local_table(const struct packet *p, struct d
 	return d->quoted || (p->protocol == IPPROTO_TCP && !is_syn(p)) ? FORWARDED_UNKNOWN : FORWARDED_NEW;
 }
 
-/* Where the packet goes, and why. Changes nothing: that does steer_commit, once it is known that the packet goes there.
+/* Where the packet goes, and why. steer_commit changes what depends on it, once it is known that the packet goes there.
  * VERDICT_CONTINUE, and no server: replicas tell, and if they do not, it goes by placement because of d->verdict. */
 inline_always enum verdict steer_find(const struct packet *p, struct decision *d, struct finding *f)
 {
@@ -128,15 +128,13 @@ inline_always enum verdict steer_find(const struct packet *p, struct decision *d
 	return d->server ? verdict : DROPPED_NO_SERVER;
 }
 
-inline_always void dispatch_commit(const struct decision *d, const struct finding *f)
+inline_always void dispatch_commit(const struct decision *d)
 {
-	if (f->cursor)
-		f->cursor->turn++;
 	load_begin(d->service, d->id, d->server);
 }
 
 /* 0: the local table has no room, and nothing has changed. */
-inline_always _Bool steer_commit_new(const struct packet *p, const struct decision *d, const struct finding *f)
+inline_always _Bool steer_commit_new(const struct packet *p, const struct decision *d)
 {
 	const struct service *service = d->service;
 
@@ -144,7 +142,7 @@ inline_always _Bool steer_commit_new(const struct packet *p, const struct decisi
 		return 0;
 	if (service->affinity == AFFINITY_QUIC)
 		starting_commit(starting_hash(p, service, d->carried.drawn), d->id);
-	dispatch_commit(d, f);
+	dispatch_commit(d);
 	return 1;
 }
 
@@ -154,7 +152,7 @@ inline_always _Bool steer_commit(const struct packet *p, const struct decision *
 				 enum verdict verdict)
 {
 	if (verdict == FORWARDED_NEW)
-		return steer_commit_new(p, d, f);
+		return steer_commit_new(p, d);
 	if (verdict == FORWARDED_BY_LOCAL_TABLE && f->entry)
 		local_table_commit(p, d->service, f->entry);
 	if (verdict == FORWARDED_BY_LOCAL_TABLE ||
@@ -165,7 +163,7 @@ inline_always _Bool steer_commit(const struct packet *p, const struct decision *
 
 inline_always enum verdict steer(const struct packet *p, struct decision *d)
 {
-	struct finding f = {};
+	struct finding f = { .again = 1 };
 	enum verdict verdict = steer_find(p, d, &f);
 
 	if (!d->server || d->quoted || steer_commit(p, d, &f, verdict))

@@ -97,12 +97,9 @@ __noinline int propose_server(const struct packet *p, const struct service *serv
 
 	if (!p || !service)
 		return NO_ID;
-	if (begins && !dispatched_by_placement(service)) {
+	if (begins && !dispatched_by_placement(service))
 		steer_by_dispatch(&d, &f);
-		if (d.server && f.cursor)
-			f.cursor->turn++;
-	} else {
+	else
 		steer_by_placement(p, &d);
-	}
 	return d.server ? d.id : NO_ID;
 }

@@ -35,7 +35,7 @@ inline_always enum verdict fast_commit(const struct packet *p, const struct deci
 			if (!local_table_add(&copy, d->service, d->id))
 				return VERDICT_CONTINUE;
 		}
-		dispatch_commit(d, f);
+		dispatch_commit(d);
 	} else if (verdict == FORWARDED_BY_LOCAL_TABLE && f->entry) {
 		copy = *p;
 		local_table_commit(&copy, d->service, f->entry);
@@ -47,9 +47,9 @@ inline_always enum verdict fast_commit(const struct packet *p, const struct deci
 	return verdict;
 }
 
-/* To d->server, because of the verdict. Nothing has changed yet. */
-inline_always int fast_send(struct xdp_md *ctx, const struct packet *p, const struct decision *d,
-			    const struct finding *f, enum verdict verdict)
+/* NOT_FAST: nothing has changed. */
+inline_always int fast_try(struct xdp_md *ctx, const struct packet *p, const struct decision *d,
+			   const struct finding *f, enum verdict verdict)
 {
 	const struct server *server = d->server;
 	_Bool ipv6, written, gue = d->service->forward == FORWARD_GUE, l2 = d->service->forward == FORWARD_L2;
@@ -85,4 +85,15 @@ inline_always int fast_send(struct xdp_md *ctx, const struct packet *p, const st
 	if (!written)
 		return XDP_ABORTED; /* the verifier does not know that the frame has grown */
 	return transmit(ctx, server);
+}
+
+/* To d->server, because of the verdict. Nothing has changed yet, except that it may have taken a turn. */
+inline_always int fast_send(struct xdp_md *ctx, const struct packet *p, const struct decision *d,
+			    const struct finding *f, enum verdict verdict)
+{
+	int action = fast_try(ctx, p, d, f, verdict);
+
+	if (action == NOT_FAST && f->turn)
+		keep_turn(d->service, f->turn);
+	return action;
 }

@@ -3,10 +3,7 @@ package lb
 import (
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"testing"
-
-	"github.com/cilium/ebpf"
 
 	"github.com/ballast-lb/ballast/internal/algo/choice"
 	"github.com/ballast-lb/ballast/internal/algo/rounds"
@@ -77,9 +74,7 @@ func TestLeastChoosesWhatTheReferenceSays(t *testing.T) {
 		}
 		ended := 0
 		for range 200 {
-			if err := l.lb.objects.Turns.Put(number, slices.Repeat([]lbCursor{{Turn: turn}}, ebpf.MustPossibleCPU())); err != nil {
-				t.Fatal(err)
-			}
+			mustSet(l.lb.objects.Turns.Put(number, lbCursor{Turn: turn}))
 			have, want := l.connectOne(), leastLoaded.Least(l.round[turn%uint32(len(l.round))], l.loads)
 			if have != want {
 				t.Fatalf("%d servers, loads %v, turn %d: server %d instead of %d", servers, l.loads, turn, have, want)

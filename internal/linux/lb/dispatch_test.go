@@ -44,52 +44,6 @@ func weighted(weights ...uint16) func(*model.Service) {
 // idAt turns what connect counts, the last two bytes of 10.1.1.ID, into the id.
 func idAt(id uint16) uint16 { return 1<<8 | id }
 
-func TestRoundRobinGivesEveryServerItsTurn(t *testing.T) {
-	w := newWorld(t, serviceOf("web", vip4, weighted(1, 1, 1, 1, 0)))
-	// Each CPU walks the round by itself, so two of them may differ by a turn each.
-	slack := ebpf.MustPossibleCPU()
-	served := w.connect(400)
-	for id := range uint16(4) {
-		if got := served[idAt(id+1)]; got < 100-slack || got > 100+slack {
-			t.Errorf("server %d got %d of 400", id+1, got)
-		}
-	}
-	if served[idAt(5)] != 0 {
-		t.Errorf("a server of weight 0 got %d", served[idAt(5)])
-	}
-}
-
-func TestWeightedRoundRobinSharesByWeight(t *testing.T) {
-	w := newWorld(t, serviceOf("web", vip4, func(s *model.Service) {
-		weighted(1, 2, 5)(s)
-		s.Dispatch = model.DispatchWRR
-	}))
-	served := w.connect(400)
-	slack := 5 * ebpf.MustPossibleCPU()
-	for i, want := range []int{50, 100, 250} {
-		if got := served[idAt(uint16(i+1))]; got < want-slack || got > want+slack {
-			t.Errorf("server %d got %d of 400, want %d", i+1, got, want)
-		}
-	}
-}
-
-func TestNodesBeginTheirRoundsAtDifferentServers(t *testing.T) {
-	w := newWorld(t, serviceOf("web", vip4, weighted(1, 1, 1, 1, 1, 1, 1, 1)))
-	first := map[uint16]bool{}
-	number := w.tables.Places()["web"].Number
-	for range 24 { // a node that starts has turns of 0
-		if err := w.lb.objects.Turns.Put(number, make([]lbCursor, ebpf.MustPossibleCPU())); err != nil {
-			t.Fatal(err)
-		}
-		for id := range w.connect(1) {
-			first[id] = true
-		}
-	}
-	if len(first) < 4 { // 3 or fewer of 8 by chance: 1 in 10^9
-		t.Errorf("24 nodes began at %d servers of 8", len(first))
-	}
-}
-
 func TestTwoChoicesPreferTheLessLoaded(t *testing.T) {
 	w := newWorld(t, serviceOf("web", vip4, func(s *model.Service) {
 		weighted(1, 1, 1, 1)(s)

@@ -2,7 +2,6 @@ package lb
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -129,7 +128,7 @@ type outcome struct {
 	frame    []byte
 	verdicts map[verdictKey]uint64
 	servers  map[string]map[uint16]ServerTraffic
-	turns    [][]lbCursor // after the packet; before they were all alike
+	turns    []uint32 // after the packet, by service
 	loads    map[uint32]int32
 	starting uint64 // what is known of the connection, of QUIC
 }
@@ -144,11 +143,7 @@ func (w *world) walk(program *ebpf.Program, frame []byte, services ...string) (o
 		mustSet(w.lb.objects.LocalConnections.Put(key, lbLocalConnection{Id: 2, Packets: 1}))
 	}
 	w.eachService(func(place plan.Place) {
-		alike := make([]lbCursor, ebpf.MustPossibleCPU())
-		for cpu := range alike {
-			alike[cpu].Turn = uint32(len(frame))
-		}
-		mustSet(w.lb.objects.Turns.Put(place.Number, alike))
+		mustSet(w.lb.objects.Turns.Put(place.Number, lbCursor{Turn: uint32(len(frame))}))
 		for _, index := range place.Counters {
 			w.lb.tables.loads[index].value = int32(len(frame)) / 20 * int32(index)
 		}
@@ -174,10 +169,9 @@ func (w *world) walk(program *ebpf.Program, frame []byte, services ...string) (o
 	o.loads = map[uint32]int32{}
 	o.frame, o.verdicts, o.servers = options.DataOut, w.verdictsOf(services...), w.allTraffic()
 	w.eachService(func(place plan.Place) {
-		var turns []lbCursor
-		mustSet(w.lb.objects.Turns.Lookup(place.Number, &turns))
-		slices.SortFunc(turns, func(a, b lbCursor) int { return cmp.Compare(a.Turn, b.Turn) }) // whichever CPU it was
-		o.turns = append(o.turns, turns)
+		var cursor lbCursor
+		mustSet(w.lb.objects.Turns.Lookup(place.Number, &cursor))
+		o.turns = append(o.turns, cursor.Turn)
 		for _, index := range place.Counters {
 			o.loads[index] = w.lb.tables.loads[index].value
 		}
@@ -247,7 +241,7 @@ func (w *world) allTraffic() map[string]map[uint16]ServerTraffic {
 
 func (o *outcome) equal(p *outcome) bool {
 	return o.action == p.action && o.starting == p.starting && bytes.Equal(o.frame, p.frame) && maps.Equal(o.verdicts, p.verdicts) &&
-		slices.EqualFunc(o.turns, p.turns, slices.Equal) && maps.Equal(o.loads, p.loads) &&
+		slices.Equal(o.turns, p.turns) && maps.Equal(o.loads, p.loads) &&
 		maps.EqualFunc(o.servers, p.servers, func(a, b map[uint16]ServerTraffic) bool { return maps.Equal(a, b) })
 }
 

@@ -260,20 +260,6 @@ func onCPU(t *testing.T, cpu int, f func()) {
 	f()
 }
 
-func TestTurnsAreEvenOnEveryCPU(t *testing.T) {
-	for _, dispatch := range []model.Dispatch{model.DispatchRR, model.DispatchAWRR} {
-		w := newWorld(t, policy(dispatch, 1, 1, 1, 1, 1))
-		shares := []uint16{1, 1, 1, 1, 1}
-		if dispatch == model.DispatchAWRR {
-			shares = []uint16{10, 20, 5, 2, 13}
-			w.reweigh(shares...)
-		}
-		for cpu := range runtime.NumCPU() {
-			onCPU(t, cpu, func() { expectShares(t, w.connect(500), shares, false) })
-		}
-	}
-}
-
 // Each of these takes a server out of dispatch.
 var takenOut = map[string]func(want *plan.Want, s *plan.Service, server *model.Server){
 	"draining":    func(_ *plan.Want, _ *plan.Service, server *model.Server) { server.State = model.StateDraining },

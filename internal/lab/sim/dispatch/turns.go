@@ -4,8 +4,8 @@ package dispatch
 
 import "github.com/ballast-lb/ballast/internal/lab/sim/random"
 
-// Turns is round robin: independent counters that each walk a round (bpf/lb/dispatch/turns.h). A load balancer has one for
-// each CPU, as its CPUs share no memory. The rounds of services are made by internal/algo/rounds; each element is a
+// Turns is round robin: independent counters that each walk a round (bpf/lb/dispatch/turns.h). A load balancer has
+// one for each service, which its CPUs share. The rounds of services are made by internal/algo/rounds; each element is a
 // server. It must not be empty.
 type Turns struct {
 	Round    []uint32

@@ -27,7 +27,7 @@ func countersExperiment() sim.Experiment {
 	experiment := sim.Experiment{
 		Name: "beyond-counters", Source: "beyond the papers", Seeds: 5, Extra: true,
 		Title: "99th percentile of completion time, round robin against hash, by the number of counters that take turns",
-		Method: constantMethod + " 64 servers. Counters are independent, and begin at random; a request meets one by chance. Ballast has one counter for each CPU of each load balancer that receives packets. " +
+		Method: constantMethod + " 64 servers. Counters are independent, and begin at random; a request meets one by chance. Ballast has one counter for each load balancer. " +
 			"20 s counted.",
 		Figures: []sim.Figure{{Title: "What is left of round robin's advantage", X: "counters", Y: "p99 of hash to that of round robin", LogX: true, LogY: true}},
 		Run:     runCounters,

@@ -54,7 +54,7 @@ func (n *Nodes) ReplicaReports() (reports []replica.Report) {
 
 func (r *replicaReport) decode(name string) replica.Report {
 	report := replica.Report{Name: name, Age: time.Since(r.at), Incarnation: r.Incarnation, View: r.View, Synced: r.Synced, Done: r.Done,
-		Heard: numbers(r.Heard), Silent: numbers(r.Silent)}
+		Heard: numbers(r.Heard), Silent: numbers(r.Silent), Shares: r.Shares}
 	address, err := netip.ParseAddrPort(r.Address)
 	if host := address.Addr().Unmap(); err == nil && host.Zone() == "" && host.IsGlobalUnicast() && r.Incarnation != 0 {
 		report.Address = netip.AddrPortFrom(host, address.Port())

@@ -60,6 +60,21 @@ func TestLoadBalancersAreToldTheRingAsItIsNowAndTheSyncsThatTheyLead(t *testing.
 	}
 }
 
+// A load balancer of an earlier version would copy its share to the whole chain.
+func TestASharedSyncIsSentWhereEarlierVersionsDoNotSeeIt(t *testing.T) {
+	ca := fleettest.NewAuthority(t)
+	credentials := ca.Issue(pki.Controller, "c1")
+	hub := testHub(t, func(o *Options) { o.Credentials = credentials })
+	address, _ := serveHub(t, hub, credentials)
+	hub.Topics.SetState(fleettest.View(1))
+	share := &ballastv1.ReplicaSync{Id: 8, Low: 1, High: 2, First: 1, After: 2}
+	hub.Topics.SetReplicas(&ballastv1.ReplicaView{Revision: 1, Version: 1, Chain: 2}, map[string][]*ballastv1.ReplicaSync{"lb1": {{Id: 7}, share}})
+	told := nextRing(t, fleettest.Join(t, address, ca.Issue(pki.LB, "lb1")))
+	if len(told.Starts) != 1 || told.Starts[0].Id != 7 || len(told.Shares) != 1 || !proto.Equal(told.Shares[0], share) {
+		t.Errorf("told is %v", told)
+	}
+}
+
 // Load balancers pass the ring on to those that hear no controller, long after the controller has had another certificate.
 func TestTheRingIsSignedWithTheCertificateThatTheControllerHasNow(t *testing.T) {
 	ca := fleettest.NewAuthority(t)

@@ -64,6 +64,13 @@ func (r *ring) next(s *subscriber) *frame {
 		return nil
 	}
 	view := proto.CloneOf(r.view)
-	view.Starts, view.Signed = r.starts[s.identity.Name], r.signed
+	view.Signed = r.signed
+	for _, sync := range r.starts[s.identity.Name] {
+		if sync.After == 0 {
+			view.Starts = append(view.Starts, sync)
+		} else { // a load balancer that cannot share must not take it for a copy to all others
+			view.Shares = append(view.Shares, sync)
+		}
+	}
 	return messageFrame(&ballastv1.ToNode{Message: &ballastv1.ToNode_Replicas{Replicas: view}})
 }

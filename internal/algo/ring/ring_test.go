@@ -49,13 +49,6 @@ func drawChange(t *rapid.T, list List, version uint32) List {
 	return list.AddAt(Member{Node: uint16(1000 + version), Life: version, At: at})
 }
 
-func nodesOf(chain []Member) (nodes []uint16) {
-	for _, member := range chain {
-		nodes = append(nodes, member.Node)
-	}
-	return nodes
-}
-
 func TestAChainEndsWithTheLastNodeAtOrBeforeTheKey(t *testing.T) {
 	list := List{{1, 1, 100}, {2, 1, 200}, {3, 1, 300}, {4, 1, 400}, {5, 1, 500}}
 	for _, example := range []struct {
@@ -67,11 +60,11 @@ func TestAChainEndsWithTheLastNodeAtOrBeforeTheKey(t *testing.T) {
 		{350, 3, []uint16{1, 2, 3}}, {250, 3, []uint16{5, 1, 2}}, {0, 2, []uint16{4, 5}},
 		{350, 5, []uint16{4, 5, 1, 2, 3}}, {350, 9, []uint16{4, 5, 1, 2, 3}},
 	} {
-		if got := nodesOf((Chains{Length: example.length}).At(list, example.at)); !slices.Equal(got, example.want) {
+		if got := Nodes((Chains{Length: example.length}).At(list, example.at)); !slices.Equal(got, example.want) {
 			t.Errorf("chain of %d at %d: %v, want %v", example.length, example.at, got, example.want)
 		}
 	}
-	if got := nodesOf((Chains{Length: 3, TailAfter: true}).At(list, 350)); !slices.Equal(got, []uint16{2, 3, 4}) {
+	if got := Nodes((Chains{Length: 3, TailAfter: true}).At(list, 350)); !slices.Equal(got, []uint16{2, 3, 4}) {
 		t.Errorf("chain that ends after the key: %v", got)
 	}
 	if (Chains{Length: 3}).At(nil, 7) != nil {
@@ -108,7 +101,7 @@ func TestNodesOfAChainNeverChangeTheirOrderWhoeverComesOrGoes(t *testing.T) {
 			after := chains.At(list, key)
 			for _, earlier := range before {
 				if !ordered(earlier, after) {
-					t.Fatalf("at %d: %v, then %v", key, nodesOf(earlier), nodesOf(after))
+					t.Fatalf("at %d: %v, then %v", key, Nodes(earlier), Nodes(after))
 				}
 			}
 		}
@@ -120,7 +113,7 @@ func TestNodesOfAChainOfAllNodesChangeTheirOrderWhenTheTailIsAfterTheKey(t *test
 	list := Even(numbers(3), 1)
 	before, after := chains.At(list, list[1].At+1), chains.At(list.Remove(3), list[1].At+1)
 	if ordered(before, after) {
-		t.Errorf("%v, then %v", nodesOf(before), nodesOf(after))
+		t.Errorf("%v, then %v", Nodes(before), Nodes(after))
 	}
 }
 
@@ -184,7 +177,7 @@ func TestLevellingKeepsAllButOneNodeOfEveryChainAndEndsEven(t *testing.T) {
 				before, after := chains.At(list, Position(key)), chains.At(next, Position(key))
 				kept := slices.DeleteFunc(slices.Clone(after), func(m Member) bool { return !Includes(before, m) })
 				if len(kept) < len(before)-1 || !ordered(before, after) {
-					t.Fatalf("at %d: %v, then %v", key, nodesOf(before), nodesOf(after))
+					t.Fatalf("at %d: %v, then %v", key, Nodes(before), Nodes(after))
 				}
 			}
 			if steps > 10*len(list) {

@@ -9,6 +9,8 @@ type Chains struct {
 	Length int // L; a list with fewer members makes chains of all of them
 	// TailAfter makes the next node after a key its tail. It is here to show what goes wrong then.
 	TailAfter bool
+	// Share makes the common nodes of a chain share the copying of a sync. If not, the first of them does it all.
+	Share bool
 }
 
 // At returns the chain of the keys at a position, head first. It is empty when the list is.
@@ -44,6 +46,14 @@ func FirstCommon(chains [][]Member) (Member, bool) {
 	return Member{}, false
 }
 
+// Nodes returns the nodes of a chain.
+func Nodes(chain []Member) (nodes []uint16) {
+	for _, member := range chain {
+		nodes = append(nodes, member.Node)
+	}
+	return nodes
+}
+
 // Includes reports whether a node is in a chain.
 func Includes(chain []Member, member Member) bool {
 	return slices.ContainsFunc(chain, member.Same)
@@ -59,21 +69,44 @@ func (r Range) Contains(at Position) bool {
 	return r.Low == r.High || at-r.Low < r.High-r.Low
 }
 
+// halves divides a range of two positions or more.
+func (r Range) halves() (lower, upper Range) {
+	size := uint64(r.High - r.Low)
+	if size == 0 {
+		size = circle
+	}
+	middle := r.Low + Position(size/2)
+	return Range{r.Low, middle}, Range{middle, r.High}
+}
+
 // Overlaps reports whether two ranges have a position in common.
 func (r Range) Overlaps(other Range) bool { return r.Contains(other.Low) || other.Contains(r.Low) }
 
-// Sync is that one node makes all nodes of a chain agree about the keys of a range.
+// Sync is a share of what makes all nodes of a chain agree about the keys of a range: one node sends its entries to others.
 type Sync struct {
 	ID    uint32
 	Range Range
-	Node  uint16 // the first common node
-	// Lost says that there is none: what the chain knew is gone. Node is then one that has been in the chain for longest.
+	Node  uint16 // sender, a common node
+	To    Places `json:",omitzero"` // receivers, without the sender
+	// Lost says that there is no common node: what the chain knew is gone. Node is then one that has been in the chain for longest.
 	Lost bool
+}
+
+// Places are those of a chain from First up to, but without, After. The zero value is all of them.
+type Places struct{ First, After uint8 }
+
+// Of returns the nodes of a chain at these places. Places beyond its end have no nodes.
+func (p Places) Of(chain []uint16) []uint16 {
+	if p == (Places{}) {
+		return chain
+	}
+	after := min(int(p.After), len(chain))
+	return chain[min(int(p.First), after):after]
 }
 
 // ComputeSync returns what has to be synced after a change of the peer list, and which earlier syncs are overtaken by it (figure 9).
 // lists are all from the last one that was synced to the current one. ongoing are the syncs that have not been completed. The IDs of
-// fresh ones count from nextID. One node added or removed takes exactly L syncs, as long as there are more than L.
+// fresh ones count from nextID. One node added or removed takes exactly L syncs, as long as there are more than L and nothing is shared.
 //
 // Departs from the listing: its line 7 looks for removed nodes in the *current* chain, where they cannot be; section 4.3.3 means the
 // preceding one. Here a range is synced when its chain is not the preceding one. And where the listing cancels a sync that overlaps a
@@ -93,14 +126,27 @@ func ComputeSync(chains Chains, lists []List, ongoing []Sync, nextID uint32) (fr
 			overtaken[j] = overtaken[j] || sync.Range.Overlaps(r)
 		}
 	}
+	for again := true; again; { // syncs of one chain may have different ranges
+		again = false
+		for i, r := range ranges {
+			overlaps := func(sync Sync) bool { return sync.Range.Overlaps(r) }
+			for j, sync := range ongoing {
+				changed[i] = changed[i] || overtaken[j] && overlaps(sync)
+			}
+			for j, sync := range ongoing {
+				if changed[i] && !overtaken[j] && overlaps(sync) {
+					overtaken[j], again = true, true
+				}
+			}
+		}
+	}
 	for i, r := range ranges {
-		again := changed[i]
-		for j, sync := range ongoing {
-			again = again || overtaken[j] && sync.Range.Overlaps(r)
+		if changed[i] {
+			fresh = append(fresh, chains.plan(lists, r)...)
 		}
-		if again {
-			fresh = append(fresh, chains.plan(lists, r, nextID+uint32(len(fresh))))
-		}
+	}
+	for i := range fresh {
+		fresh[i].ID = nextID + uint32(i)
 	}
 	for j, sync := range ongoing {
 		if overtaken[j] {
@@ -150,16 +196,25 @@ func (c Chains) Since(before List, since []uint32, list List, version uint32) []
 	return all
 }
 
-// plan returns the sync of a range.
-func (c Chains) plan(lists []List, r Range, id uint32) Sync {
+// plan returns the syncs of a range.
+func (c Chains) plan(lists []List, r Range) []Sync {
 	all := make([][]Member, len(lists))
 	for i, list := range lists {
 		all[i] = c.At(list, r.Low)
 	}
-	if node, ok := FirstCommon(all); ok {
-		return Sync{ID: id, Range: r, Node: node.Node}
+	first, ok := FirstCommon(all)
+	switch {
+	case !ok:
+		return []Sync{{Range: r, Node: oldest(all).Node, Lost: true}}
+	case c.Share:
+		return shares(all, r)
 	}
-	best, longest := Member{}, 0
+	return []Sync{{Range: r, Node: first.Node}}
+}
+
+// oldest returns the node of the last chain that has been in it for longest.
+func oldest(all [][]Member) (best Member) {
+	longest := 0
 	for _, member := range all[len(all)-1] {
 		since := 0
 		for since < len(all) && Includes(all[len(all)-1-since], member) {
@@ -169,13 +224,61 @@ func (c Chains) plan(lists []List, r Range, id uint32) Sync {
 			best, longest = member, since
 		}
 	}
-	return Sync{ID: id, Range: r, Node: best.Node, Lost: true}
+	return best
+}
+
+// shares divides the copying of a range among the common nodes of its chains (4.3.2, "Optimizing step (1)"). These receive nothing. The
+// first sends to the nodes before it, the last to those behind it. Nodes between two common nodes may receive from either: what the later
+// one has, the earlier one has, too.
+//
+// Departs from Anolis, where the later one sends all: here each sends one half of the range, or one of them sends all if the other has
+// nodes of its own at that end of the chain. So no node has two shares whose ranges end with the same key.
+func shares(all [][]Member, r Range) (syncs []Sync) {
+	chain := all[len(all)-1]
+	var common []int // places
+	for place, member := range chain {
+		if !slices.ContainsFunc(all, func(other []Member) bool { return !Includes(other, member) }) {
+			common = append(common, place)
+		}
+	}
+	add := func(sender int, r Range, first, after int) {
+		syncs = append(syncs, Sync{Range: r, Node: chain[sender].Node, To: Places{uint8(first), uint8(after)}})
+	}
+	head, tail := common[0], common[len(common)-1]
+	if head == tail {
+		return []Sync{{Range: r, Node: chain[head].Node}}
+	}
+	behind := tail + 1 // first that the last common node sends the whole range to
+	if head > 0 {
+		add(head, r, 0, head)
+	}
+	for i, next := range common[1:] {
+		previous := common[i]
+		isLast := next == tail && tail+1 < len(chain)
+		switch {
+		case next == previous+1:
+		case isLast && previous == 0:
+			add(previous, r, previous+1, next)
+		case isLast:
+			behind = previous + 1
+		case previous == head && head > 0, r.High == r.Low+1:
+			add(next, r, previous+1, next)
+		default:
+			lower, upper := r.halves()
+			add(previous, lower, previous+1, next)
+			add(next, upper, previous+1, next)
+		}
+	}
+	if tail+1 < len(chain) {
+		add(tail, r, behind, len(chain))
+	}
+	return syncs
 }
 
 // Loses reports whether some chain has no common node in all lists.
 func (c Chains) Loses(lists []List) bool {
 	for _, r := range finestRanges(lists) {
-		if c.plan(lists, r, 0).Lost {
+		if slices.ContainsFunc(c.plan(lists, r), func(s Sync) bool { return s.Lost }) {
 			return true
 		}
 	}

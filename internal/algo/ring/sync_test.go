@@ -103,6 +103,102 @@ func TestSyncsAreThoseThatLookingAtEveryKeyFinds(t *testing.T) {
 	})
 }
 
+func TestSharesReachEachNodeThatLacksEntriesOnceFromACommonNodeNextToIt(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		chains := Chains{Length: rapid.IntRange(2, 6).Draw(t, "L"), Share: true}
+		lists := []List{drawList(t, 1, 8)}
+		for version := range rapid.Uint32Range(1, 3).Draw(t, "changes") {
+			lists = append(lists, drawChange(t, lists[version], version+2))
+		}
+		fresh, _ := ComputeSync(chains, lists, nil, 0)
+		for _, key := range rapid.SliceOfN(rapid.Uint32(), 30, 30).Draw(t, "keys") {
+			checkShares(t, chains, lists, fresh, Position(key))
+		}
+		type end struct {
+			node uint16
+			at   Position
+		}
+		ends := map[end]bool{}
+		for _, s := range fresh {
+			if ends[end{s.Node, s.Range.High}] {
+				t.Fatalf("node %d has two shares that end at %d: %v", s.Node, s.Range.High, fresh)
+			}
+			ends[end{s.Node, s.Range.High}] = true
+		}
+	})
+}
+
+// checkShares checks who sends the keys at a position to whom.
+func checkShares(t *rapid.T, chains Chains, lists []List, syncs []Sync, at Position) {
+	needed, first := dumbSync(chains, lists, at)
+	if !needed || first == 0 {
+		return
+	}
+	current := lists[len(lists)-1]
+	chain := chains.At(current, at)
+	nodes, isCommon := Nodes(chain), make([]bool, len(chain))
+	commons := 0
+	for place, member := range chain {
+		isCommon[place] = !slices.ContainsFunc(lists, func(list List) bool { return !Includes(chains.At(list, at), member) })
+		if isCommon[place] {
+			commons++
+		}
+	}
+	got := make([]int, len(chain))
+	for _, s := range syncs {
+		if !s.Range.Contains(at) {
+			continue
+		}
+		sender := slices.Index(nodes, s.Node)
+		if s.To == (Places{}) && commons > 1 || s.Lost || !isCommon[sender] {
+			t.Fatalf("%+v of %v, common %v", s, nodes, isCommon)
+		}
+		for place := range chain {
+			if !slices.Contains(s.To.Of(nodes), nodes[place]) || place == sender {
+				continue
+			}
+			got[place]++
+			between := isCommon[min(place, sender)+1 : max(place, sender)]
+			if slices.Contains(between, true) || place < slices.Index(nodes, first) && s.Node != first || s.To.First == 0 && s.Node != first {
+				t.Fatalf("%+v sends to %d in %v, common %v", s, nodes[place], nodes, isCommon)
+			}
+			if !slices.Contains(isCommon[place:], true) && slices.Contains(isCommon[sender+1:], true) {
+				t.Fatalf("%+v sends to %d behind the last common node of %v, common %v", s, nodes[place], nodes, isCommon)
+			}
+		}
+	}
+	for place := range chain {
+		if want := map[bool]int{false: 1}[isCommon[place]]; got[place] != want {
+			t.Fatalf("node %d of %v receives %d times, want %d; common %v: %+v", nodes[place], nodes, got[place], want, isCommon, syncs)
+		}
+	}
+}
+
+func TestOneNodeMoreIsCopiedToByTheNodesOnBothSidesOfIt(t *testing.T) {
+	before := Even(numbers(6), 1)
+	after := before.AddAt(Member{Node: 7, Life: 2, At: before[2].At + 0x1000})
+	fresh, _ := ComputeSync(Chains{Length: 3, Share: true}, []List{before, after}, nil, 0)
+	middle := before[3].At + (before[4].At-before[3].At)/2
+	want := []Sync{
+		{ID: 0, Range: Range{after[3].At, before[3].At}, Node: 3, To: Places{2, 3}}, // chain 2 3 7
+		{ID: 1, Range: Range{before[3].At, middle}, Node: 3, To: Places{1, 2}},      // chain 3 7 4
+		{ID: 2, Range: Range{middle, before[4].At}, Node: 4, To: Places{1, 2}},
+		{ID: 3, Range: Range{before[4].At, before[5].At}, Node: 4, To: Places{0, 1}}, // chain 7 4 5
+	}
+	if !slices.Equal(fresh, want) {
+		t.Errorf("%+v, want %+v", fresh, want)
+	}
+}
+
+func TestPlacesBeyondAChainHaveNoNodes(t *testing.T) {
+	chain := []uint16{5, 6, 7}
+	for places, want := range map[Places][]uint16{{}: chain, {0, 1}: {5}, {1, 3}: {6, 7}, {2, 9}: {7}, {8, 9}: nil, {2, 1}: nil} {
+		if got := places.Of(chain); !slices.Equal(got, want) {
+			t.Errorf("%v: %v, want %v", places, got, want)
+		}
+	}
+}
+
 func TestEveryKeyWhoseChainHasChangedIsSyncedInTheEnd(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		chains := Chains{Length: rapid.IntRange(1, 4).Draw(t, "L")}
@@ -139,6 +235,73 @@ func TestEveryKeyWhoseChainHasChangedIsSyncedInTheEnd(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestEveryNodeThatLacksEntriesIsCopiedToWhateverSharesHaveEnded(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		chains := Chains{Length: rapid.IntRange(2, 5).Draw(t, "L"), Share: true}
+		lists := []List{drawList(t, 1, 8)}
+		keys := rapid.SliceOfN(rapid.Uint32(), 30, 30).Draw(t, "keys")
+		lacking := map[uint32][]uint16{}
+		var ongoing []Sync
+		nextID := uint32(0)
+		for version := range rapid.Uint32Range(1, 5).Draw(t, "changes") {
+			lists = append(lists, drawChange(t, lists[version], version+2))
+			fresh, cancelled := ComputeSync(chains, lists, ongoing, nextID)
+			nextID += uint32(len(fresh))
+			ongoing = append(slices.DeleteFunc(ongoing, func(s Sync) bool { return slices.Contains(cancelled, s.ID) }), fresh...)
+			for _, key := range keys {
+				if chains.changed(lists[len(lists)-2:], Position(key)) {
+					lacking[key] = notCommon(chains, lists, Position(key))
+				}
+				receivers := receiversOf(ongoing, chains.At(lists[len(lists)-1], Position(key)), Position(key))
+				for i, node := range receivers {
+					if slices.Contains(receivers[:i], node) {
+						t.Fatalf("version %d, key %d: %d receives twice: %+v", version, key, node, ongoing)
+					}
+				}
+				for _, node := range lacking[key] {
+					if !slices.Contains(receivers, node) {
+						t.Fatalf("version %d, key %d: %d receives nothing: %+v", version, key, node, ongoing)
+					}
+				}
+			}
+			if len(ongoing) > 0 && rapid.Bool().Draw(t, "one ends") {
+				i := rapid.IntRange(0, len(ongoing)-1).Draw(t, "which")
+				for _, key := range keys {
+					received := receiversOf(ongoing[i:i+1], chains.At(lists[len(lists)-1], Position(key)), Position(key))
+					lacking[key] = slices.DeleteFunc(lacking[key], func(node uint16) bool { return slices.Contains(received, node) })
+				}
+				ongoing = slices.Delete(ongoing, i, i+1)
+			}
+		}
+	})
+}
+
+// notCommon returns the nodes of a position's chain that are not in all chains that it has had; none: there are no others.
+func notCommon(chains Chains, lists []List, at Position) (nodes []uint16) {
+	chain := chains.At(lists[len(lists)-1], at)
+	for _, member := range chain {
+		if slices.ContainsFunc(lists, func(list List) bool { return !Includes(chains.At(list, at), member) }) {
+			nodes = append(nodes, member.Node)
+		}
+	}
+	if len(nodes) == len(chain) {
+		return nil
+	}
+	return nodes
+}
+
+// receiversOf returns the nodes of a position's chain that syncs send to.
+func receiversOf(syncs []Sync, chain []Member, at Position) (nodes []uint16) {
+	for _, s := range syncs {
+		for _, node := range s.To.Of(Nodes(chain)) {
+			if s.Range.Contains(at) && node != s.Node {
+				nodes = append(nodes, node)
+			}
+		}
+	}
+	return nodes
 }
 
 func TestAPureRemovalNeedsSyncsThoughNoCurrentChainHasTheRemovedNode(t *testing.T) {

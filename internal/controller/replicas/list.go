@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/algo/ring"
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/controller/desired"
@@ -50,9 +51,9 @@ func (m *Manager) List() (*ballastv1.ListReplicasResponse, error) {
 	}
 	for _, sync := range members.Ring.Ongoing {
 		status := &ballastv1.ReplicaSyncStatus{Id: sync.ID, Node: nameOf(members, sync.Node), Permille: progress[sync.ID]}
-		for _, member := range members.Chains().At(members.Current(), sync.Range.Low) {
-			if member.Node != sync.Node {
-				status.To = append(status.To, nameOf(members, member.Node))
+		for _, number := range sync.To.Of(ring.Nodes(members.Chains().At(members.Current(), sync.Range.Low))) {
+			if number != sync.Node {
+				status.To = append(status.To, nameOf(members, number))
 			}
 		}
 		answer.Syncs = append(answer.Syncs, status)

@@ -115,7 +115,8 @@ func (m *Manager) decide(now *documents.Snapshot) (document *store.Document, sta
 		for number, syncs := range m.who.Starts() {
 			name := nameOf(&m.who.Members, number)
 			for _, sync := range syncs {
-				starts[name] = append(starts[name], &ballastv1.ReplicaSync{Id: sync.ID, Low: uint32(sync.Range.Low), High: uint32(sync.Range.High)})
+				starts[name] = append(starts[name], &ballastv1.ReplicaSync{Id: sync.ID, Low: uint32(sync.Range.Low), High: uint32(sync.Range.High),
+					First: uint32(sync.To.First), After: uint32(sync.To.After)})
 			}
 		}
 	}

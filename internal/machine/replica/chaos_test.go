@@ -103,7 +103,7 @@ func TestAClonesFutureIsItsOwn(t *testing.T) {
 func TestNoNodeGetsACopyBeforeThoseBetweenItAndTheFirstCommonNode(t *testing.T) {
 	for _, inOrder := range []bool{true, false} {
 		config := DefaultConfig(3)
-		config.EvenTo, config.Rules.SyncInOrder = 0, inOrder
+		config.EvenTo, config.Rules.SyncInOrder, config.Rules.ShareCopies = 0, inOrder, false
 		f := newFleet(t, config, 6)
 		key := at(11, 12) // chain 4 5 6
 		f.packet(1, key, 77)

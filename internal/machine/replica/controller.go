@@ -99,6 +99,9 @@ func (c *Controller) Change(change Change) ([]Action, error) {
 	}
 	before := c.State.list()
 	fresh, cancelled := ring.ComputeSync(c.config.chains(), lists, c.State.Ongoing, c.State.NextSync)
+	if !c.config.Rules.EveryShare {
+		fresh = slices.CompactFunc(fresh, func(a, b ring.Sync) bool { return next.Arc(a.Range.Low) == next.Arc(b.Range.Low) })
+	}
 	c.State.Since = c.config.chains().Since(c.State.list(), c.State.Since, next, version)
 	c.State.Version, c.State.Lists = version, lists
 	c.State.NextSync += uint32(len(fresh))
@@ -263,7 +266,7 @@ func (c *Controller) publishTo(node uint16) {
 
 func (c *Controller) startSyncs() {
 	for _, sync := range c.State.Ongoing {
-		c.send(Message{Kind: StartSync, To: sync.Node, Sync: sync.ID, Range: sync.Range})
+		c.send(Message{Kind: StartSync, To: sync.Node, Sync: sync.ID, Range: sync.Range, Places: sync.To})
 	}
 }
 

@@ -71,6 +71,7 @@ type Report struct {
 	Done         []uint32 // syncs
 	Heard        []uint16 // numbers of nodes that answer it
 	Silent       []uint16 // and that do not
+	Shares       bool     // it can do a share of a sync: earlier versions cannot
 }
 
 func (r *Report) fresh() bool { return r.Age < reportStale }
@@ -150,6 +151,7 @@ func (m *Membership) Step(now time.Time, wanted Wanted, reports []Report) (chang
 	said := m.byNumber(reports)
 	m.hold(now, said)
 	m.listen(now, said)
+	m.share(said)
 	switch list := m.Members.Current(); {
 	case len(list) == 0:
 		if wanted.On {
@@ -171,6 +173,18 @@ func (m *Membership) Step(now time.Time, wanted Wanted, reports []Report) (chang
 func (m *Members) same(other *Members) bool {
 	return m.Chain == other.Chain && slices.Equal(m.Nodes, other.Nodes) && slices.Equal(m.Drained, other.Drained) &&
 		m.Ring.Version == other.Ring.Version && m.Ring.Synced == other.Ring.Synced
+}
+
+// share has the next syncs shared if all nodes of the ring can. One that has said nothing yet is taken for an earlier version.
+func (m *Membership) share(said map[uint16]*Report) {
+	cannot := func(member ring.Member) bool { r := said[member.Node]; return r == nil || !r.Shares }
+	m.ring.config.Rules.ShareCopies = !slices.ContainsFunc(m.Members.Current(), cannot)
+	for _, sync := range m.Members.Ring.Ongoing {
+		if r := said[sync.Node]; sync.To != (ring.Places{}) && r != nil && !r.Shares {
+			m.blocked = append(m.blocked, fmt.Sprintf("%s cannot do its share of sync %d, because it runs an earlier version: upgrade or stop it",
+				m.name(sync.Node), sync.ID))
+		}
+	}
 }
 
 // admit gives numbers to those who have none, and notes where all are.

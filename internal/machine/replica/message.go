@@ -28,11 +28,11 @@ const (
 	WhoOwns   Kind = iota + 1 // forwarder to tail: whose connection is Key? Owner is proposed
 	Write                     // down the chain, from the head: Key is Owner's
 	Owns                      // tail to Forwarder: Key is Owner's
-	Copy                      // first common node to another of the chain: Transfer
+	Copy                      // common node to another of the chain: Transfer
 	CopyAck                   // the answer: Transfer has what Copy did not say, of those before the first common node
 	NewView                   // controller to nodes: View, Peers
 	ViewAck                   // the answer: View and Synced are those of the node
-	StartSync                 // controller to first common node: Sync, Range
+	StartSync                 // controller to common node: Sync, Range, Places
 	SyncDone                  // the answer, when all is done
 )
 
@@ -51,7 +51,8 @@ type Message struct {
 	Synced    uint32 // of ViewAck
 	Sync      uint32 // of StartSync and SyncDone
 	Key       ring.Key
-	Range     ring.Range // of StartSync
+	Range     ring.Range  // of StartSync
+	Places    ring.Places // of StartSync
 
 	Transfer *Transfer // of Copy and CopyAck
 	Peers    *Peers    // of NewView
@@ -102,7 +103,7 @@ func (m *Message) Append(text []byte) []byte {
 	for _, node := range [...]uint16{m.From, m.To, m.Forwarder, m.Last} {
 		text = binary.BigEndian.AppendUint16(text, node)
 	}
-	text = append(text, flag(m.Unheard))
+	text = append(text, flag(m.Unheard), m.Places.First, m.Places.After)
 	for _, number := range [...]uint32{uint32(m.Owner), uint32(m.Record), m.View, m.Chain, m.Synced, m.Sync, uint32(m.Range.Low), uint32(m.Range.High)} {
 		text = binary.BigEndian.AppendUint32(text, number)
 	}

@@ -6,10 +6,13 @@ import (
 	"github.com/ballast-lb/ballast/internal/algo/ring"
 )
 
-// transfer is a sync that this node leads as first common node (4.3.2).
+// transfer is a sync in which this node, a common node, sends its entries to others (4.3.2).
 type transfer struct {
 	id        uint32
 	low, high ring.Key // of the range
+	to        []uint16 // receivers, in the order of the chain
+	before    int      // of those, that come before this node
+	second    bool     // round, in which this node decides: it is the first common node, and there are nodes before it
 	next      ring.Key // all before was sent
 	sentAll   bool
 	number    uint32    // of the last message
@@ -30,7 +33,18 @@ func (n *Node) startSync(m *Message) {
 		return
 	}
 	low, high := bounds(m.Range)
-	s := &transfer{id: m.Sync, low: low, high: high, next: low}
+	s := &transfer{id: m.Sync, low: low, high: high, next: low, second: m.Places.First == 0}
+	chain := n.chain(low)
+	place := slices.Index(chain, n.id)
+	for _, to := range m.Places.Of(chain) {
+		switch at := slices.Index(chain, to); {
+		case at < place:
+			s.before++
+			fallthrough
+		case at > place:
+			s.to = append(s.to, to)
+		}
+	}
 	n.syncs = append(n.syncs, s)
 	n.advance(s)
 }
@@ -64,13 +78,14 @@ func (n *Node) Syncs() (list []Progress) {
 // Departs from Anolis, which sends to all nodes at once: if a later node had an entry that an earlier one lacks, and this node failed, the
 // earlier one would become the first common node and take another value. So nodes behind this one get a part one after the other.
 func (n *Node) advance(s *transfer) {
-	chain := n.chain(s.low)
-	for !s.sentAll && len(s.waiting) <= n.config.CopyWindow*(len(chain)-1) {
+	atOnce := len(s.to)
+	if n.config.Rules.SyncInOrder {
+		atOnce = min(atOnce, s.before+1)
+	}
+	for !s.sentAll && len(s.waiting) <= n.config.CopyWindow*len(s.to) {
 		part := n.part(s)
-		for place, to := range chain {
-			if to != n.id && (!n.config.Rules.SyncInOrder || place <= slices.Index(chain, n.id)+1) {
-				n.ship(s, to, part)
-			}
+		for _, to := range s.to[:atOnce] {
+			n.ship(s, to, part)
 		}
 	}
 	if n.finished(s) {
@@ -124,7 +139,7 @@ func (n *Node) Retry() []Action {
 	return n.out
 }
 
-// copied takes what the first common node says (step 2), and tells what it has left out (step 3).
+// copied takes what a common node says (step 2), and tells what it has left out (step 3).
 func (n *Node) copied(m *Message) {
 	if n.config.Rules.CheckView && m.View != n.view || len(n.list) == 0 {
 		n.Counters.OtherView++
@@ -211,10 +226,9 @@ func (n *Node) copyAcked(m *Message) {
 	if waiting < 0 && n.config.Rules.CountAcks {
 		return
 	}
-	if n.config.Rules.SyncSecondRound && len(m.Transfer.Entries) > 0 {
+	if n.config.Rules.SyncSecondRound && s.second && len(m.Transfer.Entries) > 0 {
 		second := n.decide(s, m.Transfer.Entries)
-		chain := n.chain(s.low)
-		for _, to := range chain[:max(0, slices.Index(chain, n.id))] {
+		for _, to := range s.to[:s.before] {
 			n.ship(s, to, second)
 		}
 	}
@@ -228,10 +242,9 @@ func (n *Node) copyAcked(m *Message) {
 
 // hand sends what a node behind this one has taken to the next one.
 func (n *Node) hand(s *transfer, from uint16, part Transfer) {
-	chain := n.chain(s.low)
-	place := slices.Index(chain, from)
-	if n.config.Rules.SyncInOrder && place > slices.Index(chain, n.id) && place+1 < len(chain) {
-		n.ship(s, chain[place+1], part)
+	place := slices.Index(s.to, from)
+	if n.config.Rules.SyncInOrder && place >= s.before && place+1 < len(s.to) {
+		n.ship(s, s.to[place+1], part)
 	}
 }
 

@@ -54,9 +54,7 @@ func (n *Node) take(view uint32, peers *Peers) {
 	chains := n.config.chains()
 	n.chains = make([][]uint16, len(n.list))
 	for arc := range n.list {
-		for _, member := range chains.OfArc(n.list, arc) {
-			n.chains[arc] = append(n.chains[arc], member.Node)
-		}
+		n.chains[arc] = ring.Nodes(chains.OfArc(n.list, arc))
 	}
 }
 

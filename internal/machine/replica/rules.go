@@ -22,6 +22,8 @@ type Rules struct {
 	NeverEvict           bool // ours: a full table takes no entry and drops what wanted one; none makes room for another
 	ForgetOnLeaving      bool // ours: entries of chains that the node is not in any more are given up, and all in another life
 	SyncInOrder          bool // ours: behind the first common node, a copy goes on to the next when the one before has it
+	ShareCopies          bool // all common nodes of a chain copy, not the first alone (4.3.2, optimizing step 1)
+	EveryShare           bool // a chain is synced when all of its common nodes have copied their shares, not the first of them alone
 	SyncOverrides        bool // what the first common node says replaces what others have (4.3.2, step 2)
 	SyncSecondRound      bool // what nodes before it have and it has not is made the same in them, too (4.3.2, steps 3 to 5)
 	SyncCacheableAtTail  bool // ours: what a sync brings is cacheable at the tail only
@@ -38,7 +40,7 @@ func DefaultRules() Rules {
 	return Rules{
 		CheckView: true, AskAgain: true, SendBack: true, LimitHops: true, CheckHead: true, CheckMembers: true, KeepFirst: true, CacheableAtTail: true,
 		AnswerCacheable: true, TailAnswersCacheable: true, RefreshKeepsOwner: true, RenewByOwns: true, ExpireInOrder: true,
-		HoldExpiry: true, NeverEvict: true, ForgetOnLeaving: true, SyncInOrder: true, SyncOverrides: true, SyncSecondRound: true,
+		HoldExpiry: true, NeverEvict: true, ForgetOnLeaving: true, SyncInOrder: true, ShareCopies: true, EveryShare: true, SyncOverrides: true, SyncSecondRound: true,
 		SyncCacheableAtTail: true, CountAcks: true, StopCancelled: true, WaitForViews: true, CutAtKey: true,
 		MoreNodesThanChain: true, KeepCommonNode: true,
 	}
@@ -77,5 +79,5 @@ func DefaultConfig(chain int) Config {
 }
 
 func (c *Config) chains() ring.Chains {
-	return ring.Chains{Length: c.Chain, TailAfter: !c.Rules.CutAtKey}
+	return ring.Chains{Length: c.Chain, TailAfter: !c.Rules.CutAtKey, Share: c.Rules.ShareCopies}
 }

@@ -41,6 +41,16 @@ func ringOfThree(version, position uint32) *ballastv1.ReplicaView {
 		{Number: 9, Name: "lb3", Address: "10.9.0.3:7475", Incarnation: 1, OnRing: true, Life: 1, Position: 1 << 31}}}
 }
 
+func TestAShareOfPlacesThatNoChainHasIsRefused(t *testing.T) {
+	for places, ok := range map[[2]uint32]bool{{0, 1}: true, {1, 2}: true, {1, 3}: false, {2, 1}: false, {256, 257}: false, {0, 256}: false} {
+		view := ringOfThree(5, 1<<30)
+		view.Shares = []*ballastv1.ReplicaSync{{Id: 1, Low: 5, High: 9, First: places[0], After: places[1]}}
+		if _, err := readView(view); (err == nil) != ok {
+			t.Errorf("places %v: %v", places, err)
+		}
+	}
+}
+
 func TestARingThatCouldNotBeTakenIsTriedAgain(t *testing.T) {
 	refuses := errors.New("no room in the kernel")
 	r := newReplication(t, &refuses)

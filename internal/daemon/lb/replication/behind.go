@@ -128,7 +128,7 @@ func (r *Replication) askRing(ctx context.Context, peer Peer) error {
 	if err := proto.Unmarshal(answer.View, view); err != nil {
 		return fmt.Errorf("read the ring that %s has signed: %w", signer.Name, err)
 	}
-	view.Starts, view.Signed = nil, answer
+	view.Starts, view.Shares, view.Signed = nil, nil, answer
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
 	if err := r.take(view, peer.Name); err != nil {

@@ -389,7 +389,7 @@ func (r *Replication) OwnAddress() netip.AddrPort {
 func (r *Replication) report() {
 	now, state := r.live.Load(), r.state.Load()
 	report := &ballastv1.ReplicaReport{Incarnation: state.Incarnation, View: now.view, Synced: now.synced, Done: now.done, Entries: now.entries,
-		Answers: now.answers, Capacity: r.path.ReplicaCapacity()}
+		Answers: now.answers, Capacity: r.path.ReplicaCapacity(), Shares: true}
 	if address := r.OwnAddress(); address.IsValid() {
 		report.Address = address.String()
 	}

@@ -62,8 +62,12 @@ func readView(m *ballastv1.ReplicaView) (*ringView, error) {
 			return nil, fmt.Errorf("two load balancers are at position %d", t.view.List[i].At)
 		}
 	}
-	for _, s := range m.Starts {
-		t.starts = append(t.starts, ring.Sync{ID: s.Id, Range: ring.Range{Low: ring.Position(s.Low), High: ring.Position(s.High)}})
+	for _, s := range slices.Concat(m.Starts, m.Shares) {
+		if s.First > s.After || s.After > m.Chain {
+			return nil, fmt.Errorf("a copy to places %d to %d of chains of %d load balancers", s.First, s.After, m.Chain)
+		}
+		t.starts = append(t.starts, ring.Sync{ID: s.Id, Range: ring.Range{Low: ring.Position(s.Low), High: ring.Position(s.High)},
+			To: ring.Places{First: uint8(s.First), After: uint8(s.After)}})
 	}
 	switch idle := model.Duration(t.view.Idle); {
 	case m.Version == 0:
@@ -167,7 +171,7 @@ func (r *Replication) follow(received *ringView, message *ballastv1.ReplicaView)
 	r.revision = message.Revision
 	r.do(r.adopt(next.View))
 	for _, sync := range received.starts {
-		r.do(r.machine.Receive(replica.Message{Kind: replica.StartSync, View: next.View.Version, Sync: sync.ID, Range: sync.Range}))
+		r.do(r.machine.Receive(replica.Message{Kind: replica.StartSync, View: next.View.Version, Sync: sync.ID, Range: sync.Range, Places: sync.To}))
 	}
 	next.Life = 0
 	if member, on := received.view.List.Find(me.Number); on {

@@ -57,6 +57,7 @@ var superfluous = map[string]string{
 	"CheckHead":       "with CheckView, only a tail of the same view begins a Write, and it sends it to the head",
 	"CheckMembers":    "with CheckView, a Write never leaves the chain",
 	"AnswerCacheable": "with CheckView, WhoOwns reaches nobody but the tail",
+	"ShareCopies":     "one node then sends what several could: nodes of an earlier version can do nothing else",
 	"TailAnswersCacheable": "what a node behind the first common node has, that one has, too; and when the tail is the first common node, what it has is what counts: " +
 		"its entries are as good when they are not cacheable",
 	"RefreshKeepsOwner":  "while ExpireInOrder makes chains remember what caches know, a refresh meets the owner there",

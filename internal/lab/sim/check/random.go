@@ -74,6 +74,7 @@ func (s Schedules) setup(r *random.Stream) *Setup {
 	for range 1 + r.Intn(3) {
 		setup.Keys = append(setup.Keys, ring.Key(r.Uint64()))
 	}
+	config.Rules.ShareCopies = setup.Keys[0]%4 > 0 // load balancers of an earlier version cannot
 	switchOff(&config.Rules, s.Without)
 	setup.Config = config
 	return setup

@@ -84,6 +84,8 @@ type ServiceStatus struct {
 	model.Service
 	Verdicts map[string]Traffic `json:"verdicts"`
 	Servers  []ServerStatus     `json:"servers"`
+	// TimestampSearches counts packets whose TCP options match none of the usual patterns, and were searched for the timestamp.
+	TimestampSearches uint64 `json:"timestamp_searches"`
 	// Nodes are those of the second tier that the service's packets go to from here: servers get none then.
 	Nodes []NodeTraffic `json:"nodes,omitempty"`
 }

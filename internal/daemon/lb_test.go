@@ -279,7 +279,7 @@ func TestCountersAreServedToPrometheus(t *testing.T) {
 		`ballast_server_state{id="1",server="s1",service="web",state="active"} 1`, "ballast_config_refused 0\n", "go_gc_heap_live_bytes ", "process_open_fds ",
 		`ballast_server_healthy{id="2",server="s2",service="web"} 1`, `ballast_server_weight{id="2",server="s2",service="web"} 1`,
 		`ballast_service_taking_servers{service="web"} 2`, `ballast_interface_attached{interface="eth0"} 1`, "ballast_ready 1\n", "ballast_problems 0\n", "ballast_key_epoch 1\n",
-		`ballast_build_info{goversion="go1.`, `ballast_service_healthy_servers{service="web"} 2`, `ballast_server_in_use{id="2",server="s2",service="web"} 1`)
+		`ballast_build_info{goversion="go1.`, `ballast_timestamp_searches_total{service="web"} 0`, `ballast_service_healthy_servers{service="web"} 2`, `ballast_server_in_use{id="2",server="s2",service="web"} 1`)
 	text := h.metrics()
 	if series := strings.Count(text, `server="s2"`); series != 8 {
 		t.Errorf("a server has %d series", series)

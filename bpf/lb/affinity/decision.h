@@ -7,6 +7,7 @@
 #include "wire/gue.h"
 #include "wire/parse.h"
 #include "lb/carrier/carried.h"
+#include "lb/state/counters.h"
 #include "lb/state/service.h"
 #include "lb/state/verdict.h"
 
@@ -43,10 +44,13 @@ inline_always _Bool goes_by_timestamps(const struct service *service)
 	       service->affinity == AFFINITY_HISTORY;
 }
 
-/* What a segment carries for us. */
+/* What a segment carries for us. Once per packet: searches are counted. */
 inline_always void read_carried(struct xdp_md *ctx, const struct packet *p, const struct service *service,
 				struct carried *carried)
 {
-	if (p->protocol == IPPROTO_TCP && goes_by_timestamps(service))
-		read_timestamp(ctx, p, carried);
+	if (p->protocol != IPPROTO_TCP || !goes_by_timestamps(service))
+		return;
+	read_timestamp(ctx, p, carried);
+	if (carried->searched)
+		count_timestamp_search(service->number);
 }

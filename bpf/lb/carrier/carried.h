@@ -18,6 +18,7 @@ struct carried {
 	__u16 plain; /* text of the cookie, once it is known; affinity quic: the server that a connection id names */
 	__u8 at; /* offset of TSval in the TCP header, 0: there is none */
 	_Bool malformed; /* none, as the options cannot be read */
+	_Bool searched; /* the options were searched: their order is not one of the fast patterns */
 	_Bool older; /* affinity quic: its id is of a key that is not in use any more, or not yet */
 	_Bool changed; /* echo is not what the packet says: it is to be written */
 };
@@ -51,8 +52,10 @@ inline_always void read_timestamp(struct xdp_md *ctx, const struct packet *p, st
 	if (p->header <= TCP_HEADER_MIN || (void *)(tcp + 1) > end)
 		return;
 	at = timestamp_fast(tcp, end);
-	if (!at)
+	if (!at) {
+		c->searched = 1;
 		at = search_timestamp(ctx, p->l4 + TCP_HEADER_MIN, p->header - TCP_HEADER_MIN);
+	}
 	if (at < TCP_HEADER_MIN || at > TCP_HEADER_MAX - 8) {
 		c->malformed = at != TIMESTAMP_ABSENT;
 		return;

@@ -28,6 +28,15 @@ struct {
 	__type(value, struct traffic);
 } verdict_counters SEC(".maps");
 
+/* Packets whose TCP options were searched for the timestamp: none of Cheetah's fast patterns (table I) matched. Index:
+ * service number. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, SERVICE_NUMBERS);
+	__type(key, __u32);
+	__type(value, __u64);
+} timestamp_searches SEC(".maps");
+
 /* Index: server.counter. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -45,6 +54,14 @@ inline_always void count_verdict(__u32 service, enum verdict verdict, __u32 byte
 		traffic->packets++;
 		traffic->bytes += bytes;
 	}
+}
+
+inline_always void count_timestamp_search(__u32 service)
+{
+	__u64 *searches = bpf_map_lookup_elem(&timestamp_searches, &service);
+
+	if (searches)
+		++*searches;
 }
 
 inline_always void count_fast(__u32 counter, __u32 bytes)

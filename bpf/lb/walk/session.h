@@ -178,7 +178,7 @@ inline_always int handle_session(struct xdp_md *ctx)
 	config = bpf_map_lookup_elem(&session_configs, &first);
 	if (!config)
 		return XDP_DROP;
-	read_carried(ctx, &w->packet, service, &d.carried);
+	read_timestamp(ctx, &w->packet, &d.carried);
 	w->echo = d.carried.at ? d.carried.echo : 0;
 	w->timestamp = d.carried.timestamp;
 	w->frame = bpf_xdp_get_buff_len(ctx);

@@ -67,6 +67,18 @@ func (lb *LB) VerdictTraffic(service plan.Place) ([]verdict.Traffic, error) {
 	return out, nil
 }
 
+// TimestampSearches returns how many packets of a service had TCP options that match none of the usual patterns, and were searched for the timestamp.
+func (lb *LB) TimestampSearches(service plan.Place) (searches uint64, err error) {
+	var perCPU []uint64
+	if err := lb.objects.TimestampSearches.Lookup(service.Number, &perCPU); err != nil {
+		return 0, fmt.Errorf("read the searches for timestamps of service %d: %w", service.Number, err)
+	}
+	for _, n := range perCPU {
+		searches += n
+	}
+	return searches, nil
+}
+
 func (lb *LB) verdictCounter(service uint32, verdict lbVerdict) (perCPU []lbTraffic, err error) {
 	if err := lb.objects.VerdictCounters.Lookup(service*uint32(lbVerdictVERDICTS)+uint32(verdict), &perCPU); err != nil {
 		return nil, fmt.Errorf("read counters of service %d: %w", service, err)

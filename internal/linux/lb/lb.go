@@ -140,8 +140,8 @@ func sizeLBMaps(spec *ebpf.CollectionSpec, l plan.Limits) error {
 	const verdicts, outcomes = uint32(lbVerdictVERDICTS), uint32(lbSessionOutcomeSESSION_OUTCOMES)
 	for name, entries := range map[string]uint32{
 		"service_rows": l.Services + 1, "turns": l.Services + 1, "verdict_counters": (l.Services + 1) * verdicts,
-		"session_outcomes": (l.Services + 1) * outcomes,
-		"services":         services, "least_loaded": services, "servers": servers, "server_rows": l.ServerIDs, "slots": l.Slots, "rounds": l.Rounds,
+		"session_outcomes": (l.Services + 1) * outcomes, "timestamp_searches": l.Services + 1,
+		"services": services, "least_loaded": services, "servers": servers, "server_rows": l.ServerIDs, "slots": l.Slots, "rounds": l.Rounds,
 		"server_counters": l.Servers, "clocks": l.Servers, "server_loads": l.Servers,
 		"returns": l.Returns(), "vips": l.Destinations(),
 		"connections": l.Entries, "connection_addresses": l.Entries, "connection_blocks": l.Entries / conntable.BlockEntries,

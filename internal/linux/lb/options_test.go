@@ -55,6 +55,36 @@ func TestTheTimestampIsFoundInEveryOrderOfOptions(t *testing.T) {
 	}
 }
 
+// The last four patterns are unknown to timestamp_fast. SYNs of sessions are read by two programs.
+func TestSearchesForTheTimestampAreCounted(t *testing.T) {
+	w := newWorld(t, serviceOf("web", vip4, nil), serviceOf("web6", vip6, withSessions))
+	flows := map[string]flow{"web": flowTo(vip4, 80, 1), "web6": flowTo(vip6, 80, 1)}
+	searches := func(name string) uint64 {
+		n, err := w.lb.TimestampSearches(w.tables.Places()[name])
+		mustSet(err)
+		return n
+	}
+	for i, pattern := range optionPatterns {
+		var want uint64
+		if i >= len(optionPatterns)-4 {
+			want = 1
+		}
+		for name, f := range flows {
+			for _, flags := range []byte{syn, ack} {
+				before := searches(name)
+				w.runOnly(f.frame(f.tcp(flags, optionBytes(pattern.hex, 1234, w.cookieFor(name, f, 3, 1)), nil)))
+				if n := searches(name) - before; n != want {
+					t.Errorf("%s, %s, flags %#x: %d searches, want %d", pattern.name, name, flags, n, want)
+				}
+			}
+		}
+	}
+	mustSet(w.lb.ResetVerdictTraffic(w.tables.Places()["web"].Number))
+	if searches("web") != 0 || searches("web6") == 0 {
+		t.Errorf("after the reset of web: %d of web, %d of web6", searches("web"), searches("web6"))
+	}
+}
+
 func TestPayloadThatLooksLikeATimestampIsNone(t *testing.T) {
 	w := newWorld(t, serviceOf("web", vip4, nil))
 	f := flowTo(vip4, 80, 1)

@@ -264,6 +264,9 @@ func (lb *LB) clearService(number uint32) error {
 			return err
 		}
 	}
+	if err := lb.objects.TimestampSearches.Put(number, make([]uint64, ebpf.MustPossibleCPU())); err != nil {
+		return err
+	}
 	return lb.clearHellos(number)
 }
 

@@ -137,6 +137,11 @@ func (s *Snapshot) Verdicts(place plan.Place) (map[string]api.Traffic, error) {
 	return out, nil
 }
 
+// TimestampSearches returns how many packets of the service at a place had their options searched for the timestamp.
+func (s *Snapshot) TimestampSearches(place plan.Place) (uint64, error) {
+	return s.path.TimestampSearches(place)
+}
+
 // Hellos returns how many of the service at a place came to what.
 func (s *Snapshot) Hellos(place plan.Place) (map[string]uint64, error) {
 	names, err := lb.SessionOutcomes()

@@ -26,6 +26,7 @@ var (
 	serverBytes   = prometheus.NewDesc("ballast_server_bytes_total", "Bytes of IP packets sent to a server.", []string{"service", "server", "id"}, nil)
 	serverNew     = prometheus.NewDesc("ballast_server_connections_total", "Connections dispatched to a server by this load balancer.", []string{"service", "server", "id"}, nil)
 	serverState   = prometheus.NewDesc("ballast_server_state", "1 for the state that a server is in: active, draining, off or removed.", []string{"service", "server", "id", "state"}, nil)
+	searchesTotal = prometheus.NewDesc("ballast_timestamp_searches_total", "Packets whose TCP options match none of the usual patterns, and were searched for the timestamp, which costs some 100 ns. Worry: it is most of the traffic.", []string{"service"}, nil)
 	sessionHellos = prometheus.NewDesc("ballast_session_hellos_total", "First packets with data of connections with session tls, by outcome: resumed; by the policy: none (no session), unknown (of no server, or of a dropped key), unavailable (server unhealthy or removed), limited (more clients than session_clients), untimed (no timestamps), incomplete, malformed, not_tls.", []string{"service", "outcome"}, nil)
 	serverHealthy = prometheus.NewDesc("ballast_server_healthy", "Result of checks, whatever all_down makes of it: 0: unhealthy; 1: healthy, or not checked.", []string{"service", "server", "id"}, nil)
 	serverInUse   = prometheus.NewDesc("ballast_server_in_use", "1: a server gets new connections from here; 0: its state, weight or health prevents it.", []string{"service", "server", "id"}, nil)
@@ -139,6 +140,9 @@ func collectService(out chan<- prometheus.Metric, s *api.ServiceStatus) {
 		}
 		counter(out, packetsMetric, traffic.Packets, s.Name, verdict)
 		counter(out, bytesMetric, traffic.Bytes, s.Name, verdict)
+	}
+	if s.Name != "" {
+		counter(out, searchesTotal, s.TimestampSearches, s.Name)
 	}
 	for _, node := range s.Nodes {
 		id := strconv.Itoa(int(node.ID))

@@ -71,6 +71,9 @@ func service(now *dataplane.Snapshot, s *model.Service, noCookie NoCookie) (stat
 	if status.Verdicts, err = now.Verdicts(place); err != nil {
 		return status, err
 	}
+	if status.TimestampSearches, err = now.TimestampSearches(place); err != nil {
+		return status, err
+	}
 	if place.Nodes {
 		if status.Nodes, err = nodes(now, place); err != nil {
 			return status, err

@@ -104,8 +104,9 @@ build: generate ## make bin/ballast, bin/ballast-lab, and what servers preload: 
 	  gcc -O2 -Wall -Wextra -Werror -shared -fPIC -fvisibility=hidden -o bin/ballast-$$library.so preload/$$library.c
 	done
 
-results: deps build ## all experiments of the simulator, with plots, in bin/results
+results: deps build ## all experiments of the simulator, with plots, in bin/results; records the figures' values
 	bin/ballast-lab sim report -o bin/results --markdown bin/results/results.md all beyond-
+	UPDATE_FIGURES=$(CURDIR)/bin/results/results.json go test -count=1 -run TestRecordedValuesAreOfTheFiguresClaims ./internal/lab/papers
 
 packages: TOOLS += aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu /usr/aarch64-linux-gnu/include/stdlib.h:libc6-dev-arm64-cross
 packages: deps build ## .deb, .rpm and an OCI image for amd64 and arm64, in bin/packages

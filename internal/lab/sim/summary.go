@@ -16,15 +16,23 @@ func summarize(experiment Experiment, seeds []uint64, outcomes []*Outcome) Resul
 }
 
 func find(claim Claim, outcomes []*Outcome, certain bool) Finding {
-	finding := Finding{ID: claim.ID, What: claim.What, Unit: claim.Unit, Paper: claim.Paper, Band: Band{claim.Low, claim.High}, Note: claim.Note}
+	values := make([]float64, len(outcomes))
+	for i, outcome := range outcomes {
+		values[i] = outcome.Values[claim.ID]
+	}
+	finding := claim.Finding(Estimated(values), certain)
+	finding.Values = values
 	for _, outcome := range outcomes {
-		finding.Values = append(finding.Values, outcome.Values[claim.ID])
 		finding.Hits += outcome.Shares[claim.ID].Hits
 		finding.Trials += outcome.Shares[claim.ID].Of
 	}
-	finding.Ours = Estimated(finding.Values)
-	finding.Verdict = claim.judge(finding.Ours, certain)
 	return finding
+}
+
+// Finding is a claim with our value, judged. Certain is that the value does not vary from run to run.
+func (c Claim) Finding(ours Estimate, certain bool) Finding {
+	return Finding{ID: c.ID, What: c.What, Unit: c.Unit, Paper: c.Paper, Ours: ours, Band: Band{c.Low, c.High},
+		Verdict: c.judge(ours, certain), Note: c.Note}
 }
 
 // diagrams gathers the points of all outcomes by figure, series (in the order of their first points) and x.

@@ -12,7 +12,7 @@ import (
 // Command makes `ballast-lab sim`.
 func Command() *cobra.Command {
 	cmd := &cobra.Command{Use: "sim", Short: "Check what papers claim, and ask what no test bed can be asked, by simulation"}
-	cmd.AddCommand(list(), run(), reporting(), scenarios(), speeds())
+	cmd.AddCommand(list(), figures(), run(), reporting(), scenarios(), speeds())
 	return cmd
 }
 

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/lab/papers"
 	"github.com/ballast-lb/ballast/internal/lab/sim"
 )
 
@@ -148,5 +149,27 @@ func TestListedExperimentsHaveTheirClaims(t *testing.T) {
 		if len(one.Claims) == 0 || one.Seeds == 0 || !strings.Contains(table, "\n"+one.Name) {
 			t.Errorf("%s has %d claims and %d seeds, or is not in\n%s", one.Name, len(one.Claims), one.Seeds, table)
 		}
+	}
+}
+
+func TestFiguresAreListedByPaper(t *testing.T) {
+	text, err := ballastSim("figures", "shell", "-o", "json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []papers.Line
+	if err := json.Unmarshal([]byte(text), &lines); err != nil || len(lines) < 10 {
+		t.Fatalf("%v: %s", err, text)
+	}
+	for _, line := range lines {
+		if line.Paper != "SHELL" || line.Verdict == "" {
+			t.Errorf("%+v", line)
+		}
+	}
+	if text, err := ballastSim("figures"); err != nil || !strings.Contains(text, "DOES-NOT-REPRODUCE") || !strings.Contains(text, "Anolis") {
+		t.Errorf("%v: %s", err, text)
+	}
+	if text, err := ballastSim("figures", "maglev"); err == nil {
+		t.Errorf("figures of a paper that is not there: %s", text)
 	}
 }

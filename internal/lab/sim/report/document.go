@@ -26,10 +26,10 @@ var (
 	markdownText string
 
 	page = htmltemplate.Must(htmltemplate.New("report").Funcs(htmltemplate.FuncMap{
-		"ours": ours, "band": band, "paper": paper, "seeds": seeds, "tally": tally, "verdicts": verdicts, "sentence": sentence, "notes": notes, "class": class,
+		"ours": Ours, "band": band, "paper": paper, "seeds": seeds, "tally": tally, "verdicts": verdicts, "sentence": sentence, "notes": notes, "class": class,
 	}).Parse(htmlText))
 	markdown = texttemplate.Must(texttemplate.New("report").Funcs(texttemplate.FuncMap{
-		"ours": ours, "paper": paper, "fromPaper": fromPaper, "published": published, "mark": mark, "tally": tally, "sentence": sentence, "cell": cell,
+		"ours": Ours, "paper": paper, "fromPaper": fromPaper, "published": published, "mark": mark, "tally": tally, "sentence": sentence, "cell": cell,
 	}).Parse(markdownText))
 )
 

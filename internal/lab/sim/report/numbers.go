@@ -42,8 +42,8 @@ func with(text, unit string) string {
 	return text + " " + unit
 }
 
-// ours is what was measured: the mean with its interval, or the bound that no hits in n trials leave (the rule of three).
-func ours(f sim.Finding) string {
+// Ours is what was measured: the mean with its interval, or the bound that no hits in n trials leave (the rule of three).
+func Ours(f sim.Finding) string {
 	if f.Trials > 0 && f.Hits == 0 {
 		return fmt.Sprintf("<= %s (0 of %d)", with(number(3/float64(f.Trials)*scale(f.Unit), 2), f.Unit), f.Trials)
 	}

@@ -39,7 +39,7 @@ func TestNumbersAreShort(t *testing.T) {
 func TestBandsAndValuesHaveUnits(t *testing.T) {
 	findings := results()[0].Findings
 	for i, want := range []string{"24.9 ±0.31 % in 24 to 26 %", "<= 0.0050 % (0 of 60000) in 0 %", "24.9 ±0.31 x in >= 1 x"} {
-		if have := ours(findings[i]) + " in " + band(findings[i]); have != want {
+		if have := Ours(findings[i]) + " in " + band(findings[i]); have != want {
 			t.Errorf("%s instead of %s", have, want)
 		}
 	}

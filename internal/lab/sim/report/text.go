@@ -39,7 +39,7 @@ func writeTable(out io.Writer, findings []sim.Finding) error {
 	}
 	write("claim", "paper", "ours", "band", "verdict")
 	for _, f := range findings {
-		write(f.What, paper(f), ours(f), band(f), string(f.Verdict))
+		write(f.What, paper(f), Ours(f), band(f), string(f.Verdict))
 	}
 	return table.Flush()
 }

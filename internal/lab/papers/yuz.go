@@ -1,0 +1,25 @@
+package papers
+
+// Yuz: Hosseini et al.
+var yuz = []Figure{
+	{Paper: "Yuz", Name: "figure 1", Shows: "load balancers of layer 4 and 7", Drawing: true},
+	{Paper: "Yuz", Name: "figure 2", Shows: "handshake of TLS", Drawing: true},
+	{Paper: "Yuz", Name: "figure 3", Shows: "how packets are handled", Drawing: true},
+	{Paper: "Yuz", Name: "figure 4", Shows: "hand-off", Drawing: true},
+	{Paper: "Yuz", Name: "figure 5", Shows: "test bed", Drawing: true},
+	{Paper: "Yuz", Name: "figure 6", Shows: "CPU cycles of a packet", Measured: []Measurement{
+		{Shows: "a connection's packets, to Cheetah's", Paper: "10 % more", Command: "bench datapath",
+			Quotes: []string{"`session: tls` costs 4.5 times `cookie` in connections of 10 client packets, 1.3-1.5 of 100, 1.1-1.2 of 400"},
+			Reason: "how many packets the paper's connections have, it does not say"},
+		{Shows: "hand-off of a connection", Paper: "135 us", Command: "run sessions", Quotes: []string{"to take over a connection | 7.9 us"},
+			Reason: "the server's CPU alone, within the kernel"},
+	}, Missing: "Prism is not published; nginx as a proxy is measured by requests, not by packets"},
+	{Paper: "Yuz", Name: "figure 7", Shows: "most requests a second by requests of a session",
+		Simulated: []string{"yuz-7/l4-falls", "yuz-7/yuz-flat", "yuz-7/yuz-l4", "yuz-7/l4-l7"}, Scenarios: []string{"session-benefit"}},
+	{Paper: "Yuz", Name: "figure 8", Shows: "use of processors at most requests", Simulated: []string{"yuz-7/l7-busy", "yuz-7/yuz-busy"}},
+	{Paper: "Yuz", Name: "figure 9", Shows: "mean response time by requests a second",
+		Simulated: []string{"yuz-9/mean-l7", "yuz-9/mean-l7-l4", "yuz-9/mean-l4", "yuz-9/mean-stalls", "yuz-9/yuz-load"}},
+	{Paper: "Yuz", Name: "figure 10", Shows: "p99 of response time by requests a second", Simulated: []string{"yuz-9/tail-l4", "yuz-9/tail-stalls"}},
+	{Paper: "Yuz", Name: "figure 11", Shows: "most requests a second by the size of session data", Simulated: []string{"yuz-11"}},
+	{Paper: "Yuz", Name: "figure 12", Shows: "evenness of the servers' load", Simulated: []string{"yuz-12"}},
+}

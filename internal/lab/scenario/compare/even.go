@@ -4,7 +4,6 @@ package compare
 import (
 	"fmt"
 	"math"
-	"runtime"
 	"slices"
 	"time"
 
@@ -133,7 +132,7 @@ func (e *evenness) judge(load float64) {
 	times := ratios(e.cells[hash], e.cells[rr], p99s)
 	result.Expect(times >= evenTimes, "load %g: p99 of hash is only %.2f times that of rr", load, times)
 	result.Compare(scenario.Figure{What: fmt.Sprintf("p99 of hash / p99 of rr, load %g", load), Paper: "2 to 3 (Cheetah, figure 6)", Here: times,
-		Simulated: ratios(simulated[hash], simulated[rr], p99s), Why: "16 servers, and rr by a counter for each CPU here; the paper has 64 servers and 8 cores"})
+		Simulated: ratios(simulated[hash], simulated[rr], p99s), Why: "16 servers, and one counter of rr, here; 64 servers and 8 cores in the paper"})
 	if load == evenLoads[0] {
 		result.Compare(scenario.Figure{What: "variance of hash / variance of rr, load 0.6", Paper: "above 1 (figure 7)", Here: ratios(e.cells[hash], e.cells[rr], variances),
 			Simulated: ratios(simulated[hash], simulated[rr], variances), Why: "of requests of each server in a second; the paper's measure is not known"})
@@ -194,13 +193,10 @@ func (w windows) variance(servers float64) float64 {
 	return total / float64(len(w))
 }
 
-// simulateEven has the simulator play one measurement, with a counter of rr for each CPU.
+// simulateEven has the simulator play one measurement.
 func simulateEven(policy string, seed uint64, load float64, length, warmup time.Duration) evenCell {
 	const slots = 64 * evenServers // of the table of hash: as many for each server
 	chooser := dispatch.New(policy, slots, random.Keyed(seed, policy))
-	if counting, ok := chooser.(dispatch.Counting); ok {
-		counting.SetCounters(runtime.NumCPU())
-	}
 	chooser.Weigh(dispatch.Alike(dispatch.Everybody(evenServers)))
 	counts := newWindows(length - warmup)
 	watched := &watch{Policy: chooser}

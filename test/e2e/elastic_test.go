@@ -14,6 +14,6 @@ func TestAPoolThatFollowsTheLoadBreaksNothing(t *testing.T) {
 		t.Errorf("with cookies %d of %d broken", result.Broken, result.Attempted)
 	}
 	for _, policy := range []string{"hash", "maglev", "second-chance", "cookie"} {
-		t.Logf("%s: %.2f %% broken", policy, result.Measurements["broken_percent_"+policy])
+		t.Logf("%s: %.2f %% broken, balance %.3f", policy, result.Measurements["broken_percent_"+policy], result.Measurements["balance_"+policy])
 	}
 }

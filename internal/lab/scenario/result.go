@@ -154,3 +154,13 @@ func Median(values []float64) float64 {
 	slices.Sort(values)
 	return stat.Quantile(0.5, stat.Empirical, values, nil)
 }
+
+// Jain is Jain's index of the loads of so many servers, those that are not in the map having none: 1 if all loads are equal, 1/servers if
+// one server has all load. There must be some.
+func Jain(loads map[string]float64, servers int) float64 {
+	sum, squares := 0.0, 0.0
+	for _, load := range loads {
+		sum, squares = sum+load, squares+load*load
+	}
+	return sum * sum / (float64(servers) * squares)
+}

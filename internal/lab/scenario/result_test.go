@@ -44,3 +44,11 @@ func TestALowerRateHasMoreTime(t *testing.T) {
 		t.Errorf("8 ns at a quarter of the rate became %d", got)
 	}
 }
+
+func TestJainsIndexIsOneForEqualLoads(t *testing.T) {
+	for want, loads := range map[float64]map[string]float64{1: {"s1": 3, "s2": 3}, 0.5: {"s1": 2}, 0.8: {"s1": 1, "s2": 3}} {
+		if got := Jain(loads, 2); got != want {
+			t.Errorf("%v: %v, want %v", loads, got, want)
+		}
+	}
+}

@@ -89,11 +89,12 @@ func CheckedService() *fleet.Service {
 func ElasticPolicies() []*fleet.Service {
 	again := newService("second-chance", "198.51.100.12", model.DispatchMaglev, model.AffinityHash)
 	again.Fallback = model.FallbackSecondChance
+	cookie := PolicyService("198.51.100.13", model.DispatchAWRR)
+	cookie.Name = "cookie"
 	return []*fleet.Service{
 		newService("hash", "198.51.100.10", model.DispatchHash, model.AffinityHash),
 		newService("maglev", "198.51.100.11", model.DispatchMaglev, model.AffinityHash),
-		again,
-		newService("cookie", "198.51.100.13", model.DispatchRR, model.AffinityCookie),
+		again, cookie,
 	}
 }
 

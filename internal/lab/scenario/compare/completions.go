@@ -70,12 +70,8 @@ func fairness(connections []traffic.Connection, servers int, begin, end time.Tim
 	}
 	var indices []float64
 	for _, counts := range open {
-		sum, squares := 0.0, 0.0
-		for _, count := range counts {
-			sum, squares = sum+count, squares+count*count
-		}
-		if squares > 0 {
-			indices = append(indices, sum*sum/(float64(servers)*squares))
+		if len(counts) > 0 {
+			indices = append(indices, scenario.Jain(counts, servers))
 		}
 	}
 	if len(indices) == 0 {

@@ -64,7 +64,7 @@ func runElastic(run *scenario.Run) {
 		running.Wait(t.Context)
 		ended = running.Connections
 	})
-	judgeElastic(run, outcome, ended, began, compared)
+	judgeElastic(run, outcome, ended, began, length, compared)
 }
 
 // elasticTraffic are the same arrivals and durations for every policy.
@@ -85,24 +85,31 @@ func elasticTraffic(compared []*fleet.Service, seed uint64, length time.Duration
 	return flows
 }
 
-// elasticEvents adds servers one by one while the load rises and drains servers while it falls.
+// addedAt is when a server is added after the beginning, one by one while the load rises.
+func addedAt(i int, length time.Duration) time.Duration {
+	return length / 2 * time.Duration(i+1) / (elasticAdded + 1)
+}
+
+// drainedAt is when a server is drained, one by one while the load falls.
+func drainedAt(i int, length time.Duration) time.Duration {
+	return length/2 + length/2*time.Duration(i+1)/(elasticDrained+1)
+}
+
+// elasticEvents adds servers and drains others.
 func elasticEvents(t *world.Trial, begin time.Time, length time.Duration) {
-	half := length / 2
 	for i := range elasticAdded {
 		added := elasticServers + 1 + i
-		at := half * time.Duration(i+1) / (elasticAdded + 1)
-		t.AtTime(begin.Add(at), fmt.Sprintf("add server s%d", added), func() { t.Pool.AddServer(added); t.Rollout.Apply() })
+		t.AtTime(begin.Add(addedAt(i, length)), fmt.Sprintf("add server s%d", added), func() { t.Pool.AddServer(added); t.Rollout.Apply() })
 	}
 	for i := range elasticDrained {
 		drained := 1 + i
-		at := half + half*time.Duration(i+1)/(elasticDrained+1)
-		t.AtTime(begin.Add(at), fmt.Sprintf("drain server s%d", drained), func() { t.Pool.Drain(drained); t.Rollout.Apply() })
+		t.AtTime(begin.Add(drainedAt(i, length)), fmt.Sprintf("drain server s%d", drained), func() { t.Pool.Drain(drained); t.Rollout.Apply() })
 	}
 }
 
 // judgeElastic reports every policy as a trial of its own and compares them.
-func judgeElastic(run *scenario.Run, outcome world.Result, connections []traffic.Connection, began time.Time, compared []*fleet.Service) {
-	broken := map[string]float64{}
+func judgeElastic(run *scenario.Run, outcome world.Result, connections []traffic.Connection, began time.Time, length time.Duration, compared []*fleet.Service) {
+	broken, balance := map[string]float64{}, map[string]float64{}
 	run.Result.PerSecond = map[string][]scenario.Second{}
 	for _, policy := range compared {
 		one := world.Result{Name: policy.Name}
@@ -120,6 +127,8 @@ func judgeElastic(run *scenario.Run, outcome world.Result, connections []traffic
 		run.Result.PerSecond[policy.Name] = perSecond(connections, began, policy.Name)
 		broken[policy.Name] = 100 * float64(one.Broken) / float64(max(one.Attempted, 1))
 		run.Result.Measure("broken_percent_"+policy.Name, broken[policy.Name])
+		balance[policy.Name] = balanceOf(connections, policy.Name, began, length)
+		run.Result.Measure("balance_"+policy.Name, balance[policy.Name])
 		worst := 0.0
 		for _, second := range run.Result.PerSecond[policy.Name] {
 			worst = max(worst, 100*float64(second.Broken)/float64(max(second.Broken+second.Completed, 1)))
@@ -129,6 +138,9 @@ func judgeElastic(run *scenario.Run, outcome world.Result, connections []traffic
 	run.Result.Expect(broken["hash"] > broken["maglev"] && broken["maglev"] > broken["second-chance"],
 		"hash broke %.3g %%, maglev %.3g %%, with second chance %.3g %%: not in that order",
 		broken["hash"], broken["maglev"], broken["second-chance"])
+	run.Result.Compare(scenario.Figure{What: "% broken with cookies", Paper: "0 (Cheetah, figure 9)", Here: broken["cookie"]})
+	run.Result.Compare(scenario.Figure{What: "balance of connections, awrr / Maglev with second chance", Paper: "above 1 (Cheetah, figure 9)",
+		Here: balance["cookie"] / balance["second-chance"], Why: "the paper compares with Beamer, and has 16 times as many connections"})
 }
 
 // perSecond counts the ends of a flow's connections by the second after begin. What ends before counts for the first.

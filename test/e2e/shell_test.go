@@ -23,3 +23,14 @@ func TestConnectionsThatServersChooseSurviveReconfigurations(t *testing.T) {
 		timestampsAccepted(t, trial)
 	}
 }
+
+// Promise: A load balancer sends the packets of a connection through its server as long as that is among the last `choices.history`
+// owners: 60 reconfigurations reset the same share of connections as in the simulator (SHELL, figure 6).
+func TestReconfigurationsResetAsManyConnectionsAsInTheSimulator(t *testing.T) {
+	if !long() {
+		t.Skip("plays what the simulator has already played: make test-long")
+	}
+	for _, figure := range run(t, "shell-resets").Figures {
+		t.Logf("%s: paper %s, here %.3g, simulated %.3g", figure.What, figure.Paper, figure.Here, figure.Simulated)
+	}
+}

@@ -17,6 +17,9 @@ var Scenarios = []scenario.Scenario{
 	{
 		Name: "shell", Deadline: 5 * time.Minute, Do: runShell,
 		Promise: "candidates accept or pass on: 3 reconfigurations break some downloads without history, none with it; ten and a lost load balancer break none with cookies",
+	}, {
+		Name: "shell-resets", Deadline: 2 * time.Minute, Do: runResets,
+		Promise: "60 reconfigurations of 20 servers: packets lose exactly the connections that they lose in the simulator, fewer with a longer history",
 	},
 }
 

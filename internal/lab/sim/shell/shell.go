@@ -43,6 +43,7 @@ type builder func(slots uint32, choices int, shares []model.Share) []uint16
 // tables are the owners of all cells, and what becomes of them when, in turns, one random server is removed and a new one inserted.
 type tables struct {
 	build  builder
+	size   int // servers
 	slots  uint32
 	owners []uint16 // of cells bucket*choices + choice
 	shares []model.Share
@@ -50,15 +51,20 @@ type tables struct {
 	choice random.Stream // of who is removed
 }
 
-// newTables returns the table of servers with random ids, which give them random permutations of the buckets.
+// newTables returns the table of the paper's servers.
 func newTables(seed uint64, slots uint32, build builder) *tables {
-	t := &tables{build: build, slots: slots, choice: random.New(seed, "updates")}
+	return newTablesOf(seed, servers, slots, build)
+}
+
+// newTablesOf returns the table of servers with random ids, which give them random permutations of the buckets.
+func newTablesOf(seed uint64, size int, slots uint32, build builder) *tables {
+	t := &tables{build: build, size: size, slots: slots, choice: random.New(seed, "updates")}
 	for id := range math.MaxUint16 {
 		t.unused = append(t.unused, uint16(id+1))
 	}
 	ids := random.New(seed, "server ids")
 	ids.Shuffle(len(t.unused), func(i, j int) { t.unused[i], t.unused[j] = t.unused[j], t.unused[i] })
-	for range servers {
+	for range size {
 		t.insert()
 	}
 	t.owners = build(slots, choices, t.shares)
@@ -78,7 +84,7 @@ func (t *tables) remove() {
 
 // reconfigure makes the next table.
 func (t *tables) reconfigure() {
-	if len(t.shares) == servers {
+	if len(t.shares) == t.size {
 		t.remove()
 	} else {
 		t.insert()

@@ -61,3 +61,30 @@ func TestReportedLoadsAreSentInEachIntervalAndAnAgentThatStopsIsReplaced(t *test
 		}
 	})
 }
+
+// Without agents, and for traffic whose ends nobody sees.
+func TestRatesOfTrafficAreSentAsLoads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var d decisions
+		least := fleettest.LoadedService("least", model.DispatchLeast, 1, 2)
+		least.Service.Load.Source = model.LoadBytes
+		e := startEngine(t, &d, fleettest.View(1, least))
+		for n := range uint64(40) {
+			for _, lb := range []string{"lb1", "lb2"} {
+				e.Traffic(lb, []engine.ServerTraffic{
+					{Service: "least", ID: 1, Seen: balance.Seen{Bytes: 3000 * n}}, {Service: "least", ID: 2, Seen: balance.Seen{Bytes: 1000 * n}}})
+			}
+			time.Sleep(time.Duration(least.Service.Load.Interval))
+		}
+		loads := d.take().loads
+		last := loads[len(loads)-1]
+		if quotient := last.Servers[0].Load / last.Servers[1].Load; last.Requests || quotient < 2.9 || quotient > 3.1 {
+			t.Errorf("loads of 3000 and 1000 bytes are %+v", last)
+		}
+		for _, s := range e.Servers("least") {
+			if s.Source != "bytes" {
+				t.Errorf("server %d is measured by %s", s.Server.ID, s.Source)
+			}
+		}
+	})
+}

@@ -24,7 +24,7 @@ func trafficFromProto(report *ballastv1.TrafficReport) []engine.ServerTraffic {
 	for _, s := range report.Servers {
 		if s.Id <= idMax {
 			servers = append(servers, engine.ServerTraffic{Service: s.Service, ID: uint16(s.Id),
-				Seen: balance.Seen{Connections: s.Connections, Closed: s.Closed, Packets: s.Packets, Estimate: s.Open}})
+				Seen: balance.Seen{Connections: s.Connections, Closed: s.Closed, Packets: s.Packets, Bytes: s.Bytes, Estimate: s.Open}})
 		}
 	}
 	return servers

@@ -117,6 +117,8 @@ const (
 	LoadConnections LoadSource = 1 // open connections and accept queue, told by the agent
 	LoadCPU         LoadSource = 2 // CPU in use, told by the agent
 	LoadEndpoint    LoadSource = 3 // what the application says at an HTTP endpoint
+	LoadPackets     LoadSource = 4 // packets a second that load balancers send
+	LoadBytes       LoadSource = 5 // bytes a second that load balancers send
 	LoadUnset       LoadSource = 255
 
 	CheckNone  Check = 0
@@ -162,7 +164,7 @@ var (
 	forwardNames  = map[Forward]string{ForwardL2: "l2", ForwardIPIP: "ipip", ForwardGUE: "gue", ForwardNAT: "nat", ForwardSRv6: "srv6"}
 	returnNames   = map[Return]string{ReturnDirect: "direct", ReturnThrough: "through"}
 	stateNames    = map[ServerState]string{StateActive: "active", StateDraining: "draining", StateOff: "off"}
-	loadNames     = map[LoadSource]string{LoadEstimate: "estimate", LoadConnections: "connections", LoadCPU: "cpu", LoadEndpoint: "endpoint"}
+	loadNames     = map[LoadSource]string{LoadEstimate: "estimate", LoadConnections: "connections", LoadCPU: "cpu", LoadEndpoint: "endpoint", LoadPackets: "packets", LoadBytes: "bytes"}
 	checkNames    = map[Check]string{CheckNone: "none", CheckTCP: "tcp", CheckHTTP: "http", CheckHTTPS: "https", CheckTLS: "tls", CheckGRPC: "grpc", CheckExec: "exec", CheckQUIC: "quic", CheckGRPCS: "grpcs",
 		CheckUDP: "udp", CheckDNS: "dns"}
 	tierNames     = map[Tier]string{TierFirst: "first", TierSecond: "second"}
@@ -255,7 +257,10 @@ func (v Dispatch) FollowsLoad() bool {
 func (v Dispatch) ComparesLoads() bool { return v == DispatchP2C || v == DispatchLeast }
 
 // ByAgents reports whether agents measure it, or what replaces it where applications do not answer.
-func (v LoadSource) ByAgents() bool { return v != LoadEstimate }
+func (v LoadSource) ByAgents() bool { return v != LoadEstimate && !v.CountsTraffic() }
+
+// CountsTraffic reports whether load balancers measure it as a rate of what they send to servers.
+func (v LoadSource) CountsTraffic() bool { return v == LoadPackets || v == LoadBytes }
 
 // CountsRequests reports whether a load of 1 is one request or connection.
 func (v LoadSource) CountsRequests() bool {

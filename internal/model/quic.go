@@ -39,7 +39,7 @@ func (s *Service) validateQUIC(path string, found *findings) {
 		found.add(path+".affinity", "use protocol: udp", "QUIC runs over udp")
 	}
 	if (s.CountsOpen() || s.FollowsLoad()) && (s.Load.Source == LoadConnections || s.Load.Source == LoadEstimate) {
-		found.add(path+".load.source", "use endpoint or cpu", "%s by %s counts open connections, and the end of a QUIC connection is encrypted", s.Dispatch, s.Load.Source)
+		found.add(path+".load.source", "use endpoint, cpu, packets or bytes", "%s by %s counts open connections, and the end of a QUIC connection is encrypted", s.Dispatch, s.Load.Source)
 	}
 	path += ".quic"
 	checkChoice(path+".algorithm", quicNames, q.Algorithm, found)

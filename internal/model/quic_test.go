@@ -28,12 +28,14 @@ func TestConnectionIDsThatCannotWorkAreRefused(t *testing.T) {
 }
 
 func TestQUICIsDispatchedByReportedLoad(t *testing.T) {
-	for _, dispatch := range []Dispatch{DispatchP2C, DispatchLeast} {
-		f := fleet(1)
-		s := quicService(&f)
-		s.Dispatch, s.Load.Source = dispatch, LoadCPU
-		for _, found := range problems(t, f) {
-			t.Errorf("%s by cpu is refused: %v", dispatch, found)
+	for _, dispatch := range []Dispatch{DispatchP2C, DispatchLeast, DispatchAWRR} {
+		for _, source := range []LoadSource{LoadCPU, LoadPackets, LoadBytes} {
+			f := fleet(1)
+			s := quicService(&f)
+			s.Dispatch, s.Load.Source = dispatch, source
+			for _, found := range problems(t, f) {
+				t.Errorf("%s by %s is refused: %v", dispatch, source, found)
+			}
 		}
 	}
 }

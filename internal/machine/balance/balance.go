@@ -11,6 +11,7 @@
 //	cpu          CPU in use, told by the agent, then connections, then estimate
 //	connections  open connections with those that wait to be accepted, told by the agent, then estimate
 //	estimate     what the load balancers saw: connections that they dispatched less those that they saw end
+//	packets      packets a second that all load balancers together sent to the server of late; bytes likewise
 //
 // Sources count different things: a connection that is kept alive is open, but no request is outstanding. A server that is measured
 // by another source than the rest is therefore set in proportion: where servers known by both show twice as many open connections
@@ -60,6 +61,7 @@ type Seen struct {
 	Connections uint64 // dispatched
 	Closed      uint64 // FIN or RST seen
 	Packets     uint64 // of clients, the first ones of connections included
+	Bytes       uint64 // of these packets
 	// Estimate is what it takes to be open by way of itself, where it chooses by that: corrected and decayed. nil: it does not.
 	Estimate *uint32
 }
@@ -72,6 +74,7 @@ type Service struct {
 	seenAt    time.Time         // when a load balancer last reported anything
 	begun     map[string]*begun // by load balancer
 	weights   map[uint16]uint16 // as last decided; nil: the policy does not follow load
+	interval  time.Duration     // of load, as of the last decision
 	sweptAt   time.Time
 }
 
@@ -103,8 +106,10 @@ func (s *Service) Report(now time.Time, id uint16, t Report) {
 }
 
 // decay is the part of the evidence that is left after some time.
-func decay(after time.Duration) float64 {
-	return math.Exp2(-max(after.Seconds(), 0) / failureHalfLife.Seconds())
+func decay(after time.Duration) float64 { return halved(after, failureHalfLife) }
+
+func halved(after, halfLife time.Duration) float64 {
+	return math.Exp2(-max(after.Seconds(), 0) / halfLife.Seconds())
 }
 
 // sane drops what cannot be: tellers are other programs, on machines that may be broken.

@@ -1,10 +1,18 @@
 // Servers that report nothing: what the load balancers see of them (Spotlight V-D1).
 package balance
 
-import "time"
+import (
+	"math"
+	"time"
 
-// seenFor is how long an estimate stands without a report: load balancers tell everything every 10 s, and else what has changed.
-const seenFor = 25 * time.Second
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// Implementation constants.
+const (
+	seenFor     = 25 * time.Second       // how long an estimate stands without a report: load balancers tell everything every 10 s, and else what has changed
+	rateAtLeast = 100 * time.Millisecond // half-life of rates: load balancers report every 25 to 75 ms, or less often
+)
 
 // traffic is what the load balancers saw of one server, all of them together.
 type traffic struct {
@@ -14,7 +22,32 @@ type traffic struct {
 	// Of late: decayed since at.
 	begun, packets float64
 	at             time.Time
+	rates          rates
 	seen           time.Time // when a load balancer last reported anything of it
+}
+
+// rates are packets and bytes that load balancers sent of late: decayed since at. Reports of one load balancer come at irregular times, and
+// may arrive together, so a quotient of the last two would jump.
+type rates struct {
+	packets, bytes float64
+	at             time.Time
+}
+
+// rateHalfLife is that of rates: two intervals of load, in which each load balancer reports.
+func (s *Service) rateHalfLife() time.Duration { return max(2*s.interval, rateAtLeast) }
+
+func (r *rates) add(now time.Time, halfLife time.Duration, packets, bytes uint64) {
+	remains := halved(now.Sub(r.at), halfLife)
+	r.packets, r.bytes, r.at = r.packets*remains+float64(packets), r.bytes*remains+float64(bytes), now
+}
+
+// perSecond returns the rate that a source measures.
+func (r *rates) perSecond(now time.Time, halfLife time.Duration, source model.LoadSource) float64 {
+	sum := r.packets
+	if source == model.LoadBytes {
+		sum = r.bytes
+	}
+	return sum * halved(now.Sub(r.at), halfLife) * math.Ln2 / halfLife.Seconds()
 }
 
 type node struct {
@@ -48,15 +81,17 @@ func (s *Service) Seen(now time.Time, lb string, id uint16, t Seen) {
 		n = &node{}
 		all.nodes[lb] = n
 	}
-	begun, ended, packets := t.Connections-n.last.Connections, t.Closed-n.last.Closed, t.Packets-n.last.Packets
-	if t.Connections < n.last.Connections || t.Closed < n.last.Closed || t.Packets < n.last.Packets {
-		begun, ended, packets = t.Connections, t.Closed, t.Packets
+	before := n.last
+	if t.Connections < before.Connections || t.Closed < before.Closed || t.Packets < before.Packets || t.Bytes < before.Bytes {
+		before = Seen{}
 	}
+	begun, ended, packets := t.Connections-before.Connections, t.Closed-before.Closed, t.Packets-before.Packets
 	all.open += float64(begun) - float64(ended)
 	if remains := decay(now.Sub(all.at)); known {
 		all.begun = all.begun*remains + float64(begun)
 		all.packets = all.packets*remains + float64(packets)
 		all.at = now
+		all.rates.add(now, s.rateHalfLife(), packets, t.Bytes-before.Bytes)
 		all.total += begun
 		s.began(now, lb, float64(begun))
 	} else {

@@ -199,3 +199,76 @@ func anyReport(t *rapid.T, s *Service, now time.Time) {
 		Packets: rapid.Uint64().Draw(t, "packets"),
 	})
 }
+
+// Promise: With `load.source: packets` or `bytes` the load of a server is the rate of all load balancers together.
+func TestRatesOfAllLoadBalancersAddUp(t *testing.T) {
+	for source, want := range map[model.LoadSource]float64{model.LoadPackets: 160, model.LoadBytes: 160_000} {
+		var s Service
+		svc := newService(model.DispatchAWRR, source, 2)
+		now := start
+		for n := range uint64(40) {
+			s.Seen(now, "lb1", 1, Seen{Packets: 10 * n, Bytes: 10_000 * n})
+			s.Seen(now, "lb2", 1, Seen{Packets: 30 * n, Bytes: 30_000 * n})
+			s.Seen(now, "lb2", 2, Seen{Packets: 20 * n, Bytes: 20_000 * n})
+			s.Weigh(now, svc)
+			now = now.Add(interval)
+		}
+		for id, load := range map[uint16]float64{1: want, 2: want / 2} {
+			if have := statusOf(&s, now, svc, id); have.Source != source.String() || math.Abs(have.Load/load-1) > 0.4 {
+				t.Errorf("server %d: load is %.0f by %s, want %.0f a second", id, have.Load, have.Source, load)
+			}
+		}
+		expect(t, s.Weigh(now, svc), 9, 12)
+	}
+}
+
+// A connection between load balancer and controller that stalls delivers reports together.
+func TestARateDoesNotJumpWhenReportsArriveTogether(t *testing.T) {
+	var s Service
+	svc := newService(model.DispatchAWRR, model.LoadBytes, 1)
+	load := func(now time.Time) float64 { s.Weigh(now, svc); return statusOf(&s, now, svc, 1).Load }
+	now := start
+	for n := range uint64(40) {
+		s.Seen(now, "lb1", 1, Seen{Packets: n, Bytes: 1000 * n})
+		load(now)
+		now = now.Add(interval)
+	}
+	before := load(now)
+	now = now.Add(interval)
+	for n := range uint64(2) {
+		s.Seen(now, "lb1", 1, Seen{Packets: 40 + n, Bytes: 1000 * (40 + n)})
+	}
+	if have := load(now); have > 3*before {
+		t.Errorf("a rate of %.0f became %.0f", before, have)
+	}
+}
+
+func TestARateFallsToNothingWhenNothingIsSentAndIsUnknownWhenNobodyReports(t *testing.T) {
+	var s Service
+	svc := newService(model.DispatchAWRR, model.LoadPackets, 3)
+	s.Seen(start, "lb1", 1, Seen{})
+	s.Seen(start, "lb1", 2, Seen{})
+	s.Weigh(start, svc)
+	s.Seen(start.Add(interval), "lb1", 1, Seen{Packets: 1000})
+	expect(t, s.Weigh(start.Add(interval), svc), 7, 20, 10) // nothing is known of the third
+	idle := start.Add(10 * time.Second)
+	expect(t, s.Weigh(idle, svc), 10, 10, 10)
+	if have := statusOf(&s, idle, svc, 1); have.Source != "packets" || have.Load > 0.01 {
+		t.Errorf("an idle server has %+v", have)
+	}
+	gone := start.Add(seenFor + time.Second)
+	if have := statusOf(&s, gone, svc, 1); have.Source != "" {
+		t.Errorf("of a server that nobody reports on: %+v", have)
+	}
+}
+
+func TestARestartedLoadBalancersRateIsOfWhatItHasSentSince(t *testing.T) {
+	var s Service
+	svc := newService(model.DispatchAWRR, model.LoadBytes, 1)
+	s.Weigh(start, svc)
+	s.Seen(start, "lb1", 1, Seen{Packets: 1e9, Bytes: 1e12})
+	s.Seen(start.Add(interval), "lb1", 1, Seen{Packets: 2, Bytes: 3000})
+	if have := statusOf(&s, start.Add(interval), svc, 1).Load; have < 3000 || have > 12000 {
+		t.Errorf("3000 bytes in an interval are %.0f a second", have)
+	}
+}

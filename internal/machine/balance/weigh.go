@@ -31,8 +31,8 @@ func sources(wanted model.LoadSource) []model.LoadSource {
 		return []model.LoadSource{model.LoadCPU, model.LoadConnections, model.LoadEstimate}
 	case model.LoadConnections:
 		return []model.LoadSource{model.LoadConnections, model.LoadEstimate}
-	default:
-		return []model.LoadSource{model.LoadEstimate}
+	default: // what load balancers count
+		return []model.LoadSource{wanted}
 	}
 }
 
@@ -81,6 +81,10 @@ func (s *Service) measure(now time.Time, svc *model.Service, server *model.Serve
 	case model.LoadEstimate:
 		if seen != nil && fresh(now, s.seenAt, time.Duration(svc.Load.Interval)) {
 			return measure{max(seen.open, 0), s.size(now, svc, server), true}
+		}
+	case model.LoadPackets, model.LoadBytes:
+		if seen != nil && now.Sub(seen.seen) <= seenFor {
+			return measure{seen.rates.perSecond(now, s.rateHalfLife(), source), s.size(now, svc, server), true}
 		}
 	}
 	return measure{}
@@ -185,6 +189,7 @@ type assessment struct {
 // assess compares the servers that take new connections, in the order of their ids: sums of floating-point numbers depend on it. ok: something
 // is known of them.
 func (s *Service) assess(now time.Time, svc *model.Service) (out []assessment, unit model.LoadSource, ok bool) {
+	s.interval = time.Duration(svc.Load.Interval)
 	for i := range svc.Servers {
 		if server := &svc.Servers[i]; server.TakesNew() {
 			out = append(out, assessment{server: server})

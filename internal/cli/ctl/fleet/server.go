@@ -181,6 +181,10 @@ func (r *serverRow) load() string {
 		return "-"
 	case "cpu":
 		return fmt.Sprintf("%.0f%% cpu", 100*r.Load)
+	case "packets":
+		return fmt.Sprintf("%.0f packets/s", r.Load)
+	case "bytes":
+		return fmt.Sprintf("%.1f kB/s", r.Load/1000)
 	}
 	return fmt.Sprintf("%.1f", r.Load)
 }

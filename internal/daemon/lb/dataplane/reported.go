@@ -142,8 +142,12 @@ func (t *Tables) Unreported(at time.Time) (problems []string) {
 	for i := range now.Running.Services {
 		s := &now.Running.Services[i]
 		if r := t.reported[s.Name]; r != nil && comparesReports(now, s) && r.silent(at, s) {
-			problems = append(problems, fmt.Sprintf("service %s: no loads by load.source %s for %v: %s compares the connections counted here: connect this node to a controller, and agents or applications that report",
-				s.Name, s.Load.Source, at.Sub(r.at).Truncate(time.Second), s.Dispatch))
+			remedy := "connect this node to a controller, and agents or applications that report"
+			if s.Load.Source.CountsTraffic() {
+				remedy = "connect this node to a controller"
+			}
+			problems = append(problems, fmt.Sprintf("service %s: no loads by load.source %s for %v: %s compares the connections counted here: %s",
+				s.Name, s.Load.Source, at.Sub(r.at).Truncate(time.Second), s.Dispatch, remedy))
 		}
 	}
 	return problems

@@ -28,10 +28,14 @@ func (s *Service) validateChoices(path string, found *findings) {
 	if s.Dispatch != DispatchChoices {
 		return
 	}
-	if s.Protocol == ProtocolUDP {
+	switch {
+	case s.Affinity == AffinityQUIC:
+		found.add(path+".dispatch", "use dispatch: p2c, with load.source: endpoint or cpu",
+			"an agent finds the connections that its server has accepted by their sockets, and a QUIC connection has none: the next packet of its client would be offered again")
+	case s.Protocol == ProtocolUDP:
 		found.add(path+".dispatch", "use dispatch: maglev", "choices offers TCP connections to servers, and udp has none")
 	}
-	if s.Affinity != AffinityCookie && s.Affinity != AffinityHistory && s.Affinity != AffinityHash {
+	if s.Affinity != AffinityCookie && s.Affinity != AffinityHistory && s.Affinity != AffinityHash && s.Affinity != AffinityQUIC {
 		found.add(path+".affinity", "use affinity: cookie or history", "with %s a load balancer chooses the server, and with choices the servers do", s.Affinity)
 	}
 	if s.Return == ReturnThrough {

@@ -6,6 +6,7 @@ func TestChoicesThatCannotWorkAreRefused(t *testing.T) {
 	expectRefused(t, []contradiction{
 		{"choices by hash", func(f *Fleet) { f.Services[0].Dispatch, f.Services[0].Affinity = DispatchChoices, AffinityHash }, "services[0].dispatch", "different servers"},
 		{"choices on udp", func(f *Fleet) { f.Services[0].Protocol, f.Services[0].Dispatch = ProtocolUDP, DispatchChoices }, "services[0].dispatch", "use dispatch: maglev"},
+		{"choices for quic", func(f *Fleet) { quicService(f).Dispatch = DispatchChoices }, "services[0].dispatch", "use dispatch: p2c"},
 		{"choices with a table", func(f *Fleet) { f.Services[0].Dispatch, f.Services[0].Affinity = DispatchChoices, AffinityTable }, "services[0].affinity", "cookie or history"},
 		{"choices with through", func(f *Fleet) { f.Services[0].Dispatch, f.Services[0].Return = DispatchChoices, ReturnThrough }, "services[0].return", "agents"},
 		{"choices without tunnels", func(f *Fleet) { f.Services[0].Dispatch, f.Services[0].Forward = DispatchChoices, ForwardL2 }, "services[0].forward", "no room"},

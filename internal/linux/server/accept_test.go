@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"bytes"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -431,6 +432,33 @@ func TestASYNFloodMovesTheLimitNoFurtherThanTheLoad(t *testing.T) {
 	for _, name := range r.agent.MapsOfAcceptance() {
 		if name.Type() != ebpf.Array {
 			t.Errorf("%s can grow", name)
+		}
+	}
+}
+
+// The kernel has one socket for all QUIC connections of a server, so an agent cannot know whether one of them is here: it keeps every datagram.
+// That is why dispatch choices is refused for affinity quic.
+func TestADatagramIsNeverHandedOn(t *testing.T) {
+	r := newAcceptRig(t, nil)
+	wanted, err := plan.NewAgent(r.fleet, func(*model.Server) bool { return true })
+	progtest.Check(t, err)
+	for key, row := range maps.Clone(wanted.Served) {
+		key.Protocol = uint8(layers.IPProtocolUDP)
+		row.Flags |= plan.AgentChoices
+		wanted.Served[key] = row
+	}
+	_, err = r.agent.Serve(wanted.Served)
+	progtest.Check(t, err)
+	for _, vip := range r.vips {
+		client := balancers[0]
+		if vip.Is6() {
+			client = balancers[1]
+		}
+		ip, udp := ipLayer(client, vip, layers.IPProtocolUDP, 0), &layers.UDP{SrcPort: 7, DstPort: servicePort}
+		progtest.Check(t, udp.SetNetworkLayerForChecksum(ip.(gopacket.NetworkLayer)))
+		frame := r.wrap(tunnel{from: balancers[0], to: own4, gue: gueWithStops(0, stop4)}, build(t, ip, udp, gopacket.Payload("\xc0\x00\x00\x00\x01")))
+		if action, _, verdict := r.run(frame); action != xdpPass || verdict != "decapsulated_mine" {
+			t.Errorf("%s: action %d, %s", vip, action, verdict)
 		}
 	}
 }

@@ -36,6 +36,7 @@ func (t *TwoChoices) Choose(flow uint64, loads []int32) uint32 {
 
 // Least is least as the data plane has it, of one CPU or more that see the same. Make one by NewLeast.
 type Least struct {
+	Step        int32 // what a connection adds to a load; 0: 1
 	round       []choice.Turn
 	next        int
 	of          map[uint32]choice.Turn // servers that may be chosen
@@ -52,7 +53,7 @@ func NewLeast(shares []model.Share) *Least {
 // Weigh implements Policy.
 func (l *Least) Weigh(shares []model.Share) {
 	round, everybody := Rounds(shares)
-	*l = Least{round: round, next: l.next, of: map[uint32]choice.Turn{}}
+	*l = Least{Step: l.Step, round: round, next: l.next, of: map[uint32]choice.Turn{}}
 	for _, turn := range everybody {
 		l.of[turn.Server] = turn
 	}
@@ -65,12 +66,12 @@ func (l *Least) Choose(_ uint64, loads []int32) uint32 {
 	}
 	server := l.leastLoaded.Least(l.round[l.next%len(l.round)], loads)
 	l.next++
-	l.tell(server, loads[server]+1)
+	l.tell(server, loads[server]+max(l.Step, 1))
 	return server
 }
 
 // Ended implements flows.Follower.
-func (l *Least) Ended(server uint32, load int32) { l.tell(server, load-1) }
+func (l *Least) Ended(server uint32, load int32) { l.tell(server, load-max(l.Step, 1)) }
 
 func (l *Least) tell(server uint32, load int32) {
 	if turn, may := l.of[server]; may && l.leastLoaded != nil {

@@ -61,12 +61,35 @@ func TestSlowRequestsAreSpreadAsCheetahSays(t *testing.T) {
 		{"awrr at 10 Hz", weighted(100*millisecond, 1), 1.5, 2.4},
 		{"p2c at 10 Hz", twoReported(100 * millisecond), 1.4, 2.4},
 		{"p2c at 100 Hz", twoReported(10 * millisecond), 1.5, 2.4},
-		{"least reported at 10 Hz", leastReported(100 * millisecond), 0.2, 0.8},
+		{"least reported at 10 Hz", leastReported(100 * millisecond), 1.6, 2.7},
+		{"lowest report at 10 Hz", lowestReported(100 * millisecond), 0.2, 0.8},
 		{"least", least, 3, 7},
 	} {
 		if ratio := hashed / Quantile(short(t, seed, c.build).Times(), 0.99); ratio < c.low || ratio > c.high {
 			t.Errorf("seed %d: %s: p99 of hash is %.2f times as long, want %g to %g", seed, c.name, ratio, c.low, c.high)
 		}
+	}
+}
+
+// Between two reports each request adds what one brings on average: else least would give one server everything, as the lowest report does.
+func TestReportedLoadsRiseWithEachRequestUntilTheNextReport(t *testing.T) {
+	const servers = 4
+	p := leastReported(second)(1, servers)
+	got := make([]int, servers)
+	play := func(requests uint64) {
+		clear(got)
+		for flow := range requests {
+			got[p.chooser.Choose(flow, nil)]++
+		}
+	}
+	play(40)
+	for range 20 {
+		p.weigh([]float64{0.5, 0.5, 0.5, 0.5})
+		play(40)
+	}
+	p.weigh([]float64{0.5, 0.5, 0.5, 0.4})
+	if play(40); got[3] < 11 || got[3] > 12 {
+		t.Errorf("%v: 40 requests have brought 1.9, so 0.1 less is worth two of them", got)
 	}
 }
 

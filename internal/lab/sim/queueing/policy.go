@@ -1,6 +1,8 @@
 package queueing
 
 import (
+	"gonum.org/v1/gonum/floats"
+
 	"github.com/ballast-lb/ballast/internal/algo/awfd"
 	"github.com/ballast-lb/ballast/internal/algo/awrr"
 	"github.com/ballast-lb/ballast/internal/algo/capacity"
@@ -8,6 +10,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/sim/dispatch"
 	"github.com/ballast-lb/ballast/internal/lab/sim/flows"
 	"github.com/ballast-lb/ballast/internal/lab/sim/random"
+	"github.com/ballast-lb/ballast/internal/machine/estimate"
 )
 
 // hashSlots of each server in the table of hash. They are as many for each: what is uneven is chance, not the table.
@@ -48,49 +51,68 @@ func least(seed uint64, servers int) *policy {
 	return &policy{chooser: chooser("least", seed, "", servers)}
 }
 
-// reported shows a policy what servers have reported instead of connections: busy parts in millionths.
+// reported is what a load balancer compares where servers report: estimate.Reports, and what each connection adds until the next report.
 type reported struct {
 	chooser flows.Chooser
-	loads   []int32
+	loads   []int32 // in estimate.Unit
+	begun   uint64  // connections since the last report
 }
 
 // Choose implements flows.Chooser.
-func (r *reported) Choose(flow uint64, _ []int32) uint32 { return r.chooser.Choose(flow, r.loads) }
+func (r *reported) Choose(flow uint64, _ []int32) uint32 {
+	server := r.chooser.Choose(flow, r.loads)
+	r.loads[server] += estimate.Unit
+	r.begun++
+	return server
+}
 
-func byReports(chooser flows.Chooser, servers int, interval int64) *policy {
-	r := &reported{chooser: chooser, loads: make([]int32, servers)}
+// comparesReports is p2c or least, compare, by what servers of one size report: how busy they were.
+func comparesReports(compare dispatch.Policy, servers int, interval int64) *policy {
+	everybody := dispatch.Alike(dispatch.Everybody(servers))
+	r := &reported{chooser: compare, loads: make([]int32, servers)}
+	var reports estimate.Reports
+	intervals := 0. // before the first report
 	return &policy{chooser: r, interval: interval, weigh: func(busy []float64) {
-		for server := range r.loads {
-			r.loads[server] = int32(1e6 * busy[server])
+		known := make([]estimate.Reported, servers)
+		for server := range known {
+			known[server] = estimate.Reported{Weight: 1, TakesNew: true, Known: true, Load: busy[server]}
 		}
+		r.loads = reports.Loads(known, r.begun, intervals, 1, false)
+		r.begun, intervals = 0, 1
+		compare.Weigh(everybody) // least begins anew with these loads
 	}}
 }
 
 // twoReported is p2c by what servers report.
 func twoReported(interval int64) maker {
 	return func(seed uint64, servers int) *policy {
-		return byReports(chooser("p2c", seed, "choices", servers), servers, interval)
+		return comparesReports(chooser("p2c", seed, "choices", servers), servers, interval)
 	}
 }
 
-// leastReported sends all requests to the server that has reported the lowest load, the first of several: what Cheetah (V-B) calls the least
-// loaded server. Ballast has no such policy.
+// leastReported is least by what servers report.
 func leastReported(interval int64) maker {
-	return func(_ uint64, servers int) *policy { return byReports(lowest{}, servers, interval) }
+	return func(seed uint64, servers int) *policy {
+		compare := chooser("least", seed, "", servers)
+		compare.(*dispatch.Least).Step = estimate.Unit
+		return comparesReports(compare, servers, interval)
+	}
 }
 
-type lowest struct{}
+// lowestReported sends all requests to the server that has reported the lowest load, the first of several: what Cheetah (V-B) calls the least
+// loaded server. Ballast has no such policy.
+func lowestReported(interval int64) maker {
+	return func(_ uint64, servers int) *policy {
+		l := &lowest{}
+		return &policy{chooser: l, interval: interval, weigh: func(busy []float64) { l.server = uint32(floats.MinIdx(busy)) }}
+	}
+}
+
+// lowest is the server that has reported the lowest load.
+type lowest struct{ server uint32 }
 
 // Choose implements flows.Chooser.
-func (lowest) Choose(_ uint64, reported []int32) uint32 {
-	best := 0
-	for server, load := range reported {
-		if load < reported[best] {
-			best = server
-		}
-	}
-	return uint32(best)
-}
+func (l *lowest) Choose(uint64, []int32) uint32 { return l.server }
 
 // weighted is awrr by a number of counters.
 func weighted(interval int64, counters int) maker {

@@ -12,7 +12,7 @@ var spotlight = []Figure{
 	{Paper: "Spotlight", Name: "figure 7", Shows: "control plane", Drawing: true},
 	{Paper: "Spotlight", Name: "table II", Shows: "traffic of figures 8 to 10", Drawing: true},
 	{Paper: "Spotlight", Name: "figure 8", Shows: "utilisation by polling interval, synthesized trace", Simulated: []string{"spotlight-8"}},
-	{Paper: "Spotlight", Name: "figure 9", Shows: "utilisation by polling interval, MAWI's trace", Missing: "the trace is public and was not had"},
+	{Paper: "Spotlight", Name: "figure 9", Shows: "utilisation by polling interval, MAWI's trace", Simulated: []string{"spotlight-9"}},
 	{Paper: "Spotlight", Name: "figure 10", Shows: "utilisation by the largest weight", Simulated: []string{"spotlight-10"}},
 	{Paper: "Spotlight", Name: "figure 11", Shows: "test bed", Drawing: true},
 	{Paper: "Spotlight", Name: "figure 12", Shows: "throughput by policy", Simulated: []string{"spotlight-12"}, Scenarios: []string{"uneven", "uneven-links"}},

@@ -56,7 +56,7 @@ func shipped() (claims []sim.Claim) {
 		claim.Paper = "curve of figure 6"
 		if h := i + 1; h != 3 {
 			claim.Known = true
-			claim.Note = "Tested by the paper's table, which gives its curve: Ballast's is another (candidates.Columns), better for h = 1 and 2, worse from 4 on."
+			claim.Note = whyColumns
 		}
 		claims = append(claims, claim)
 	}

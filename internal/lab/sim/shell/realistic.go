@@ -55,10 +55,17 @@ func (d durations) claims() []sim.Claim {
 	if d.paper {
 		printed.Known, printed.Note = true, why
 	}
+	columns := claim("columns-h1", "Ballast's table, h = 1", "more than 5 %", 2, 5)
+	if d.paper {
+		columns.Known, columns.Note = true, whyColumns
+	}
 	return []sim.Claim{
 		claim("h1", "h = 1", "more than 5 %", 3, 6.5),
 		claim("h2", "h = 2", "less than 1 %", 0, 1),
 		claim("h3", "h = 3", "less than 1 %", 0, 1),
+		columns,
+		claim("columns-h2", "Ballast's table, h = 2", "less than 1 %", 0, 1),
+		claim("columns-h3", "Ballast's table, h = 3", "less than 1 %", 0, 1),
 		printed,
 		claim("printed-h3", "algorithm 1 as printed, h = 3", "less than 1 %", 0, 1),
 	}
@@ -67,6 +74,7 @@ func (d durations) claims() []sim.Claim {
 // stage is a world whose servers change at a rate.
 type stage struct {
 	durations
+	claims    string // what their ids begin with
 	perMinute float64
 	world     *flows.World
 	at        float64 // ns, of the latest reconfiguration
@@ -76,7 +84,8 @@ type stage struct {
 
 const second = 1e9 // ns
 
-func (size reality) stages(seed uint64, owners []uint16) []*stage {
+// stages are worlds with a table, for each reading of durations and each rate.
+func (size reality) stages(seed uint64, owners []uint16, rates []float64, claims string) []*stage {
 	first := make([]uint32, len(owners))
 	for cell, server := range owners {
 		first[cell] = uint32(server)
@@ -93,7 +102,7 @@ func (size reality) stages(seed uint64, owners []uint16) []*stage {
 				Table: &flows.Table{Owners: first},
 			})
 			world.Fill()
-			all = append(all, &stage{durations: d, perMinute: rate, world: world, longest: int64(d.lives.At(1)*second) + 1})
+			all = append(all, &stage{durations: d, claims: claims, perMinute: rate, world: world, longest: int64(d.lives.At(1)*second) + 1})
 		}
 	}
 	return all
@@ -124,51 +133,64 @@ func (s *stage) pass(gap float64) {
 	s.world.RunUntil(int64(s.at))
 }
 
-// follow makes a table that of the world.
-func (s *stage) follow(changed []int, owners []uint16) {
-	for _, cell := range changed {
-		s.world.Place(cell, uint32(owners[cell]))
+// side is a table with its worlds.
+type side struct {
+	*tables
+	stages []*stage
+}
+
+// reconfigure has time pass, gap times the mean time between reconfigurations, and changes the servers.
+func (s *side) reconfigure(gap float64) {
+	before := s.owners
+	s.tables.reconfigure()
+	for _, one := range s.stages {
+		one.pass(gap)
+		for cell, server := range s.owners {
+			if server != before[cell] {
+				one.world.Place(cell, uint32(server))
+			}
+		}
 	}
 }
 
 func runRealistic(run *sim.Run, size reality) {
-	table := newTables(run.Seed, buckets, candidates.Table)
-	stages := size.stages(run.Seed, table.owners)
-	printed := newLegs(table.owners)
+	papers := side{tables: newTables(run.Seed, buckets, candidates.Table)}
+	papers.stages = size.stages(run.Seed, papers.owners, rates, "h")
+	columns := side{tables: newTables(run.Seed, buckets, candidates.Columns)}
+	columns.stages = size.stages(run.Seed, columns.owners, []float64{perMinute}, "columns-h")
+	printed := newLegs(papers.owners)
 	gaps := poisson(run.Seed, size.reconfigurations)
-	var changed []int
 	for n := 1; n <= size.reconfigurations; n++ {
-		before := table.owners
-		table.reconfigure()
-		changed = changed[:0]
-		for cell, server := range table.owners {
-			if server != before[cell] {
-				changed = append(changed, cell)
-			}
-		}
-		for _, s := range stages {
-			s.pass(gaps[n-1])
-			s.follow(changed, table.owners)
-		}
-		printed.update(table.owners)
+		papers.reconfigure(gaps[n-1])
+		columns.reconfigure(gaps[n-1])
+		printed.update(papers.owners)
 		run.Progress(int64(size.connections)*int64(n), int64(size.connections)*int64(size.reconfigurations))
 	}
-	for _, s := range stages {
+	for _, s := range papers.stages {
 		s.pass(gaps[size.reconfigurations])
-		s.report(run, printed)
+		s.report(run)
+		s.reportPrinted(run, printed)
+	}
+	for _, s := range columns.stages {
+		s.pass(gaps[size.reconfigurations])
+		s.report(run)
 	}
 }
 
-func (s *stage) report(run *sim.Run, printed *legs) {
+// report tells what the world has lost.
+func (s *stage) report(run *sim.Run) {
 	stats := s.world.Stats()
-	for h := 1; h <= rowsOfReality; h++ {
-		run.Point(fmt.Sprintf("%s/h = %d", s.name, h), s.perMinute, 100*float64(stats.BrokenAt(h))/float64(stats.Ended))
+	for depth := 1; depth <= rowsOfReality; depth++ {
+		run.Point(fmt.Sprintf("%s/%s = %d", s.name, s.claims, depth), s.perMinute, 100*float64(stats.BrokenAt(depth))/float64(stats.Ended))
 		if s.perMinute == perMinute {
-			run.Share(fmt.Sprintf("h%d-%s", h, s.name), stats.BrokenAt(h), stats.Ended)
+			run.Share(fmt.Sprintf("%s%d-%s", s.claims, depth, s.name), stats.BrokenAt(depth), stats.Ended)
 		}
-		if h == 1 {
-			continue
-		}
+	}
+}
+
+// reportPrinted tells what the printed algorithm loses in such a world.
+func (s *stage) reportPrinted(run *sim.Run, printed *legs) {
+	for h := 2; h <= rowsOfReality; h++ {
 		reset := overLives(printed.after(h), s.perMinute, s.lives)
 		run.Point(fmt.Sprintf("%s/h = %d as printed", s.name, h), s.perMinute, reset)
 		if s.perMinute == perMinute {

@@ -26,7 +26,7 @@ const (
 )
 
 // paperPool is one service as large as that of section VI-B3, with as many flows for each instance as in VI-A.
-var paperPool = setup{traffic: traffic{services: 1, flows: 375_000, gapNS: 160e3}, instances: 1000, overload: paper.overload, warmNS: 20e9}
+var paperPool = setup{traffic: synthesized(1, 375_000, 160e3), instances: 1000, overload: paper.overload, warmNS: 20e9}
 
 // tally counts what updates of weights would be sent.
 type tally struct {

@@ -197,3 +197,19 @@ func TestHalfTheRateAtAHundredRequests(t *testing.T) {
 		t.Errorf("%g of %g", have, fastRate)
 	}
 }
+
+func TestLognormalRatesHaveTheirMeanAndSpread(t *testing.T) {
+	const seed, mean, sigma, n = 3, 50_700.0, 1.0, 200_000
+	rates, draw := random.New(seed, "rates"), lognormal(mean, sigma)
+	sum, logs, squares := 0.0, 0.0, 0.0
+	for range n {
+		rate := draw(&rates)
+		sum, logs, squares = sum+rate, logs+math.Log(rate), squares+math.Log(rate)*math.Log(rate)
+	}
+	if have := sum / n; math.Abs(have-mean) > 0.02*mean {
+		t.Errorf("seed %d: mean %g, want %g", seed, have, mean)
+	}
+	if have := math.Sqrt(squares/n - logs/n*logs/n); math.Abs(have-sigma) > 0.01 {
+		t.Errorf("seed %d: the logarithms have a standard deviation of %g, want %g", seed, have, sigma)
+	}
+}

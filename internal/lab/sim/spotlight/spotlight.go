@@ -10,7 +10,7 @@ import (
 
 // Experiments returns them.
 func Experiments() []sim.Experiment {
-	return []sim.Experiment{example(), figure8(paper), figure10(paper), figure12(), figure13(), figure14(), controlTraffic(paperPool)}
+	return []sim.Experiment{example(), figure8(paper), figure9(mawi(mawiSigma), mawi(narrowSigma), paper), figure10(paper), figure12(), figure13(), figure14(), controlTraffic(paperPool)}
 }
 
 func source(part string) string { return "Spotlight " + part }

@@ -81,7 +81,7 @@ func TestFigure8IsInItsBands(t *testing.T) {
 }
 
 // small is as the paper's, and quick.
-var small = setup{traffic: traffic{services: 3, flows: 6000, gapNS: 5e6}, instances: 12, overload: 1.05, warmNS: 5e9}
+var small = setup{traffic: synthesized(3, 6000, 5e6), instances: 12, overload: 1.05, warmNS: 5e9}
 
 func TestARunIsDeterministicInItsSeed(t *testing.T) {
 	for _, experiment := range []sim.Experiment{figure8(small), figure10(small), figure12(), figure14(), controlTraffic(small)} {

@@ -7,7 +7,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/sim/random"
 )
 
-// Specification constants (Spotlight VI-A, table II).
+// Specification constants of the synthesized trace (Spotlight VI-A, table II).
 const (
 	meanDurationNS = 10e9
 	meanRate       = 2000 // bytes/s: table II gives "Avg. Flow Size" as a rate
@@ -17,10 +17,20 @@ const (
 // maxServices is how many bits a chain has.
 const maxServices = 4
 
-// traffic is how much of it there is: flows with exponential gaps and durations, and Pareto rates.
+// traffic is how much of it there is: flows with exponential gaps and durations.
 type traffic struct {
 	services, flows int
-	gapNS           float64 // mean time between flows
+	gapNS           float64                            // mean time between flows
+	durationNS      float64                            // mean
+	rate            float64                            // mean, bytes/s
+	draw            func(rates *random.Stream) float64 // of a rate, bytes/s
+}
+
+// synthesized is traffic as in the synthesized trace.
+func synthesized(services, flows int, gapNS float64) traffic {
+	return traffic{services: services, flows: flows, gapNS: gapNS, durationNS: meanDurationNS, rate: meanRate, draw: func(rates *random.Stream) float64 {
+		return rates.Pareto(rateShape, meanRate*(rateShape-1)/rateShape)
+	}}
 }
 
 // trace is the traffic of a seed: flows that ask every service of their chain for their rate as long as they live. It is the same
@@ -57,9 +67,8 @@ func newTrace(seed uint64, t traffic) *trace {
 			result.changes = append(result.changes, change{at, ended, true})
 		}
 		result.changes = append(result.changes, change{now, uint32(i), false})
-		ends.Push(now+int64(durations.Exp(meanDurationNS)), uint32(i))
-		rate := rates.Pareto(rateShape, meanRate*(rateShape-1)/rateShape)
-		result.made[i] = flow{rate: int64(math.Round(rate)), chain: chain(&chains, t.services)}
+		ends.Push(now+int64(durations.Exp(t.durationNS)), uint32(i))
+		result.made[i] = flow{rate: int64(math.Round(t.draw(&rates))), chain: chain(&chains, t.services)}
 	}
 	return result
 }
@@ -77,5 +86,5 @@ func chain(stream *random.Stream, services int) (bits uint8) {
 // demand is the rate that each service is asked for in equilibrium, in bytes/s: an expected value.
 func (t traffic) demand() float64 {
 	part := float64(1+t.services) / 2 / float64(t.services) // of all flows
-	return part * meanDurationNS / t.gapNS * meanRate
+	return part * t.durationNS / t.gapNS * t.rate
 }

@@ -17,7 +17,7 @@ type setup struct {
 
 // paper is the setup of Spotlight: table II, and VI-A. It is silent about how much "slightly more than the total capacity" is, and
 // about what is measured when.
-var paper = setup{traffic: traffic{services: maxServices, flows: 100_000, gapNS: 1e6}, instances: 100, overload: 1.05, warmNS: 20e9}
+var paper = setup{traffic: synthesized(maxServices, 100_000, 1e6), instances: 100, overload: 1.05, warmNS: 20e9}
 
 const millisecond = int64(1e6) // ns
 

@@ -199,6 +199,13 @@ func TestPlacesBeyondAChainHaveNoNodes(t *testing.T) {
 	}
 }
 
+// afterChange returns the syncs that go on after the last change of the lists.
+func afterChange(chains Chains, lists []List, ongoing []Sync, nextID *uint32) []Sync {
+	fresh, cancelled := ComputeSync(chains, lists, ongoing, *nextID)
+	*nextID += uint32(len(fresh))
+	return append(slices.DeleteFunc(ongoing, func(s Sync) bool { return slices.Contains(cancelled, s.ID) }), fresh...)
+}
+
 func TestEveryKeyWhoseChainHasChangedIsSyncedInTheEnd(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		chains := Chains{Length: rapid.IntRange(1, 4).Draw(t, "L")}
@@ -211,9 +218,7 @@ func TestEveryKeyWhoseChainHasChangedIsSyncedInTheEnd(t *testing.T) {
 		nextID := uint32(0)
 		for version := range rapid.Uint32Range(1, 6).Draw(t, "changes") {
 			lists = append(lists, drawChange(t, lists[version], version+2))
-			fresh, cancelled := ComputeSync(chains, lists, ongoing, nextID)
-			nextID += uint32(len(fresh))
-			ongoing = append(slices.DeleteFunc(ongoing, func(s Sync) bool { return slices.Contains(cancelled, s.ID) }), fresh...)
+			ongoing = afterChange(chains, lists, ongoing, &nextID)
 			for key := range dirty {
 				dirty[key] = dirty[key] || chains.changed(lists[len(lists)-2:], Position(key))
 				covering := 0
@@ -247,9 +252,7 @@ func TestEveryNodeThatLacksEntriesIsCopiedToWhateverSharesHaveEnded(t *testing.T
 		nextID := uint32(0)
 		for version := range rapid.Uint32Range(1, 5).Draw(t, "changes") {
 			lists = append(lists, drawChange(t, lists[version], version+2))
-			fresh, cancelled := ComputeSync(chains, lists, ongoing, nextID)
-			nextID += uint32(len(fresh))
-			ongoing = append(slices.DeleteFunc(ongoing, func(s Sync) bool { return slices.Contains(cancelled, s.ID) }), fresh...)
+			ongoing = afterChange(chains, lists, ongoing, &nextID)
 			for _, key := range keys {
 				if chains.changed(lists[len(lists)-2:], Position(key)) {
 					lacking[key] = notCommon(chains, lists, Position(key))

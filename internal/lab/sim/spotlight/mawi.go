@@ -71,26 +71,14 @@ func runFigure9(run *sim.Run, spread, narrow, synthesized setup) {
 	}
 	before := byWCMP(synthesized)
 	run.Value("wcmp-ecmp-narrow", 100*byWCMP(narrow)/before)
-	a := spread.arena(run, 3+2*len(figure9Intervals))
-	equal, known, best := a.omega(ecmp(spread.instances)), a.omega(weighted(spread.instances)), a.omega(heuristic())
-	run.Value("ecmp", equal)
-	run.Value("wcmp", known)
-	run.Value("heuristic", best)
-	run.Value("wcmp-ecmp", 100*(known-equal)/before)
 	overWCMP, overLCF := infinite, infinite
-	for _, ms := range figure9Intervals {
-		awfd, lcf := a.omega(adaptive(4, ms*millisecond)), a.omega(leastCongested(ms*millisecond))
-		overWCMP, overLCF = min(overWCMP, awfd-known), min(overLCF, awfd-lcf)
+	known := spread.sweep(run, figure9Intervals, func(known baselines, ms int64, awfd, lcf float64) {
+		overWCMP, overLCF = min(overWCMP, awfd-known.wcmp), min(overLCF, awfd-lcf)
 		if ms == 500 {
-			run.Value("heuristic-awfd", best-awfd)
+			run.Value("heuristic-awfd", known.heuristic-awfd)
 		}
-		x := float64(ms)
-		run.Point("heuristic", x, best)
-		run.Point("AWFD, m = 4", x, awfd)
-		run.Point("WCMP", x, known)
-		run.Point("ECMP", x, equal)
-		run.Point("LCF", x, lcf)
-	}
+	})
+	run.Value("wcmp-ecmp", 100*(known.wcmp-known.ecmp)/before)
 	run.Value("awfd-wcmp", overWCMP)
 	run.Value("awfd-lcf", overLCF)
 }

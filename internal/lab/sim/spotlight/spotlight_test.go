@@ -84,7 +84,7 @@ func TestFigure8IsInItsBands(t *testing.T) {
 var small = setup{traffic: synthesized(3, 6000, 5e6), instances: 12, overload: 1.05, warmNS: 5e9}
 
 func TestARunIsDeterministicInItsSeed(t *testing.T) {
-	for _, experiment := range []sim.Experiment{figure8(small), figure10(small), figure12(), figure14(), controlTraffic(small)} {
+	for _, experiment := range []sim.Experiment{figure8(small), figure9(small, small, small), figure10(small), figure12(), figure14(), controlTraffic(small)} {
 		first, second, other := once(t, experiment, 3), once(t, experiment, 3), once(t, experiment, 4)
 		if !reflect.DeepEqual(first, second) {
 			t.Errorf("%s: the same seed gives %v, then %v", experiment.Name, first.Values, second.Values)
@@ -98,7 +98,7 @@ func TestARunIsDeterministicInItsSeed(t *testing.T) {
 func TestACancelledRunStops(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	for _, experiment := range []sim.Experiment{figure8(small), figure10(small), figure12(), figure13(), figure14(), controlTraffic(small)} {
+	for _, experiment := range []sim.Experiment{figure8(small), figure9(small, small, small), figure10(small), figure12(), figure13(), figure14(), controlTraffic(small)} {
 		if _, err := sim.Once(ctx, experiment, 1); err == nil {
 			t.Errorf("%s goes on", experiment.Name)
 		}

@@ -73,34 +73,45 @@ func figure8(s setup) sim.Experiment {
 	}
 }
 
+// baselines are the utilisations by what has no update interval.
+type baselines struct{ ecmp, wcmp, heuristic float64 }
+
+// sweep measures and draws all that a figure compares, by update intervals in milliseconds. each gets the utilisations by AWFD and LCF.
+func (s setup) sweep(run *sim.Run, intervals []int64, each func(known baselines, ms int64, awfd, lcf float64)) baselines {
+	a := s.arena(run, 3+2*len(intervals))
+	known := baselines{ecmp: a.omega(ecmp(s.instances)), wcmp: a.omega(weighted(s.instances)), heuristic: a.omega(heuristic())}
+	run.Value("ecmp", known.ecmp)
+	run.Value("wcmp", known.wcmp)
+	run.Value("heuristic", known.heuristic)
+	for _, ms := range intervals {
+		awfd, lcf := a.omega(adaptive(4, ms*millisecond)), a.omega(leastCongested(ms*millisecond))
+		each(known, ms, awfd, lcf)
+		x := float64(ms)
+		run.Point("heuristic", x, known.heuristic)
+		run.Point("AWFD, m = 4", x, awfd)
+		run.Point("WCMP", x, known.wcmp)
+		run.Point("ECMP", x, known.ecmp)
+		run.Point("LCF", x, lcf)
+	}
+	return known
+}
+
 func (s setup) runFigure8(run *sim.Run) {
-	a := s.arena(run, 3+2*len(figure8Intervals))
-	equal, known, best := a.omega(ecmp(s.instances)), a.omega(weighted(s.instances)), a.omega(heuristic())
-	run.Value("ecmp", equal)
-	run.Value("wcmp", known)
-	run.Value("heuristic", best)
 	least, most := infinite, -infinite
 	var margins []float64 // of AWFD over WCMP
-	for _, ms := range figure8Intervals {
-		awfd, lcf := a.omega(adaptive(4, ms*millisecond)), a.omega(leastCongested(ms*millisecond))
+	s.sweep(run, figure8Intervals, func(known baselines, ms int64, awfd, lcf float64) {
 		switch ms {
 		case 10:
 			run.Value("awfd-lcf-10", awfd-lcf)
 		case 100, 500, 1000:
 			run.Value(fmt.Sprint("awfd-", ms), awfd)
 		}
-		least = min(least, awfd-equal)
+		least = min(least, awfd-known.ecmp)
 		if ms >= 250 {
-			most = max(most, lcf-equal)
+			most = max(most, lcf-known.ecmp)
 		}
-		margins = append(margins, awfd-known)
-		x := float64(ms)
-		run.Point("heuristic", x, best)
-		run.Point("AWFD, m = 4", x, awfd)
-		run.Point("WCMP", x, known)
-		run.Point("ECMP", x, equal)
-		run.Point("LCF", x, lcf)
-	}
+		margins = append(margins, awfd-known.wcmp)
+	})
 	run.Value("awfd-ecmp", least)
 	run.Value("lcf-ecmp", most)
 	run.Value("crossover", crossover(figure8Intervals, margins)/1000)

@@ -71,7 +71,7 @@ func run(t *testing.T, name string, arguments ...string) scenario.Result {
 	}
 	if runErr != nil || !result.Kept {
 		for _, trial := range result.Trials {
-			t.Logf("%s: %+v", trial.Name, trial.Tally)
+			t.Logf("%s: %+v; TCP %v, verdicts %v", trial.Name, trial.Tally, trial.TCP, trial.Counters)
 		}
 		t.Fatalf("%v: repeat with --seed %d: %s: %q %s", runErr, result.Seed, result.Outcome, result.Failures, result.Error)
 	}

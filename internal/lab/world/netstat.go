@@ -12,11 +12,15 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/script"
 )
 
-// netstat reads TCP's extended counters inside a node's namespace.
+// netstat reads TCP's counters, RFC 4022's and the extended ones, inside a node's namespace.
 func netstat(lab *host.Lab, node string) map[string]uint64 {
-	content, err := lab.Space(node).ReadFile("/proc/thread-self/net/netstat")
-	script.Checkf(err, "read TCP counters of %s", node)
-	return parseNetstat(content)
+	var all []byte
+	for _, file := range []string{"snmp", "netstat"} {
+		content, err := lab.Space(node).ReadFile("/proc/thread-self/net/" + file)
+		script.Checkf(err, "read TCP counters of %s", node)
+		all = append(all, content...)
+	}
+	return parseNetstat(all)
 }
 
 // Of MPTCP: what clients count when a connection begins, and when a subflow has joined; and servers, of a subflow that
@@ -30,13 +34,13 @@ const (
 // watchedTCPCounters are those that a wrong timestamp, a lost connection or a wrong server shows in.
 var watchedTCPCounters = []string{
 	"PAWSActive", "PAWSEstab", "PAWSOldAck", "BeyondWindow", "TSEcrRejected", "PAWSTimewait",
-	"TCPTimeouts", "TCPSpuriousRTOs", "TCPAbortOnTimeout", "TCPAbortOnData", "TCPRetransFail",
-	"EmbryonicRsts", "SyncookiesSent", "SyncookiesRecv", "SyncookiesFailed", "TCPLossUndo", "TCPFullUndo",
+	"TCPTimeouts", "TCPSpuriousRTOs", "TCPAbortOnTimeout", "TCPAbortOnData", "TCPAbortOnClose", "OutRsts", "TCPRetransFail",
+	"EmbryonicRsts", "ListenOverflows", "ListenDrops", "SyncookiesSent", "SyncookiesRecv", "SyncookiesFailed", "TCPLossUndo", "TCPFullUndo",
 	"TCPOFOQueue", "TCPRcvCollapsed", "TCPSynRetrans", "TCPACKSkippedPAWS", "TCPACKSkippedSeq",
 	MPTCPConnections, MPTCPJoins, MPTCPForeignJoins,
 }
 
-// parseNetstat picks the watched counters that are not zero out of /proc/net/netstat.
+// parseNetstat picks the watched counters that are not zero out of /proc/net/snmp and /proc/net/netstat.
 func parseNetstat(content []byte) map[string]uint64 {
 	all := map[string]uint64{}
 	scanner := bufio.NewScanner(bytes.NewReader(content))

@@ -238,6 +238,26 @@ func TestAMissingFileIsToldApart(t *testing.T) {
 	}
 }
 
+func TestNetworkFunctionsHaveNoPortsInWrittenConfigurations(t *testing.T) {
+	keys, _, _ := strings.Cut(minimal, "services:")
+	text := []byte(keys + "services:\n  - {name: gateway, protocol: any, destinations: 0.0.0.0/0, servers: [{name: nat1, address: 10.30.1.1, id: 1}]}\n")
+	fleet, err := Parse("functions.yaml", text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	written, err := Marshal(fleet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	back, err := Parse("written.yaml", written)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, written)
+	}
+	if !reflect.DeepEqual(back.Services, fleet.Services) {
+		t.Errorf("have %+v\nwant %+v\n%s", back.Services, fleet.Services, written)
+	}
+}
+
 func FuzzParseNeverPanicsAndMarshalSurvives(f *testing.F) {
 	full, err := os.ReadFile("testdata/full.yaml")
 	if err != nil {

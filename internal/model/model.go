@@ -76,7 +76,7 @@ type Service struct {
 	// Destinations are the addresses that clients connect to, with protocol any; VIP is the first of them then.
 	Destinations Prefix   `json:"destinations,omitzero"`
 	Protocol     Protocol `json:"protocol"`
-	Ports        []uint16 `json:"ports"`
+	Ports        []uint16 `json:"ports,omitempty"`
 	Dispatch     Dispatch `json:"dispatch"`
 	Affinity     Affinity `json:"affinity"`
 	Fallback     Fallback `json:"fallback"`

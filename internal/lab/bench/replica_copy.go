@@ -6,11 +6,14 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"os"
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/ballast-lb/ballast/internal/algo/ring"
@@ -24,20 +27,27 @@ import (
 
 // Implementation constants
 const (
-	copyChain   = 2
 	copyAtOnce  = 4096
-	copyTimeout = 10 * time.Minute // with no entry copied
 	copyLook    = 20 * time.Millisecond
+	copyTimeout = 10 * time.Minute // with no entry copied
 )
 
-// ReplicaCopy is what it takes to copy all entries of a load balancer to one that is new, over the loopback device by mutual TLS.
+// ReplicaCopy is what it takes to copy all entries to a load balancer that is new in all chains, over the loopback device by mutual TLS.
 type ReplicaCopy struct {
+	Common    int     `json:"common"` // load balancers of each chain that have the entries
+	Shared    bool    `json:"shared"` // common nodes share the copying; if not, one of each chain sends to all others
 	Entries   uint64  `json:"entries"`
 	Seconds   float64 `json:"seconds"`
+	CPU       float64 `json:"cpu_seconds"` // of all load balancers
 	PerSecond float64 `json:"per_second"`
 }
 
-// copyNode is one of the two load balancers.
+// replicaCopies are what is measured.
+func replicaCopies() []ReplicaCopy {
+	return []ReplicaCopy{{Common: 1}, {Common: 2}, {Common: 2, Shared: true}}
+}
+
+// copyNode is one of the load balancers.
 type copyNode struct {
 	name    string
 	address netip.AddrPort
@@ -46,8 +56,8 @@ type copyNode struct {
 	report chan *ballastv1.ReplicaReport
 }
 
-// copyEntries fills one load balancer, makes another one a part of all chains, and waits until that has all entries.
-func copyEntries(ctx context.Context, entries uint32) (result *ReplicaCopy, err error) {
+// run fills some load balancers, makes another one a part of all chains, and waits until that has all entries.
+func (c ReplicaCopy) run(ctx context.Context, entries uint32) (result *ReplicaCopy, err error) {
 	dir, err := os.MkdirTemp("", "ballast-bench-")
 	if err != nil {
 		return nil, err
@@ -66,7 +76,8 @@ func copyEntries(ctx context.Context, entries uint32) (result *ReplicaCopy, err 
 			err = errors.Join(err, n.tables.Path().Close())
 		}
 	}()
-	for number := range 2 {
+	var numbers []uint16
+	for number := range c.Common + 1 {
 		n, err := newCopyNode(dir, number+1, entries)
 		if n != nil {
 			nodes = append(nodes, n)
@@ -75,34 +86,65 @@ func copyEntries(ctx context.Context, entries uint32) (result *ReplicaCopy, err 
 			return nil, err
 		}
 		running.Go(func() { n.Run(ctx) })
+		numbers = append(numbers, uint16(number+1))
 	}
-	one, two := nodes[0], nodes[1]
-	before := ring.List{{Node: 1, Life: 1, At: 0}}
-	after := before.Add(2, 2)
-	one.OnView("bench", viewMessage(1, 1, before, nodes, nil))
-	if err := one.fill(entries); err != nil {
-		return nil, err
+	common, added := nodes[:c.Common], nodes[c.Common]
+	before := ring.Even(numbers[:c.Common], 1)
+	after := before.Add(numbers[c.Common], 2)
+	chains := ring.Chains{Length: len(nodes), Share: c.Shared}
+	for _, n := range common {
+		n.OnView("bench", viewMessage(1, before, nodes))
+		if err := n.fill(entries); err != nil {
+			return nil, err
+		}
 	}
-	syncs, _ := ring.ComputeSync(ring.Chains{Length: copyChain}, []ring.List{before, after}, nil, 1)
-	var starts []*ballastv1.ReplicaSync
+	syncs, _ := ring.ComputeSync(chains, []ring.List{before, after}, nil, 1)
+	starts := map[string][]*ballastv1.ReplicaSync{}
 	for _, s := range syncs {
-		if s.Node != 1 {
+		if s.Lost || int(s.Node) > c.Common {
 			return nil, fmt.Errorf("number %d is to lead a sync, and has no entries", s.Node)
 		}
-		starts = append(starts, &ballastv1.ReplicaSync{Id: s.ID, Low: uint32(s.Range.Low), High: uint32(s.Range.High)})
+		name := nodes[s.Node-1].name
+		starts[name] = append(starts[name], &ballastv1.ReplicaSync{Id: s.ID, Low: uint32(s.Range.Low), High: uint32(s.Range.High),
+			First: uint32(s.To.First), After: uint32(s.To.After)})
 	}
-	two.OnView("bench", viewMessage(2, 1, after, nodes, nil))
+	view := viewMessage(2, after, nodes)
+	for _, n := range nodes { // so that nothing is sent to who does not know the ring yet
+		n.OnView("bench", view)
+	}
+	for _, n := range nodes {
+		if err := n.listens(ctx); err != nil {
+			return nil, err
+		}
+	}
 	began := time.Now()
-	one.OnView("bench", viewMessage(2, 1, after, nodes, starts))
-	if err := one.await(ctx, len(starts)); err != nil {
+	cpu, err := processCPU()
+	if err != nil {
 		return nil, err
 	}
+	view.Revision++
+	for _, n := range common {
+		own := proto.CloneOf(view)
+		own.Shares = starts[n.name]
+		n.OnView("bench", own)
+	}
+	for _, n := range common {
+		if err := n.await(ctx, len(starts[n.name])); err != nil {
+			return nil, err
+		}
+	}
 	took := time.Since(began)
-	table, _ := two.tables.Path().ReplicaTables()
+	until, err := processCPU()
+	if err != nil {
+		return nil, err
+	}
+	table, _ := added.tables.Path().ReplicaTables()
 	if got := table.Count(); got != int(entries) {
 		return nil, fmt.Errorf("%d entries were copied, want %d", got, entries)
 	}
-	return &ReplicaCopy{Entries: uint64(entries), Seconds: took.Seconds(), PerSecond: float64(entries) / took.Seconds()}, nil
+	c.CPU = (until - cpu).Seconds()
+	c.Entries, c.Seconds, c.PerSecond = uint64(entries), took.Seconds(), float64(entries)/took.Seconds()
+	return &c, nil
 }
 
 func newCopyNode(dir string, number int, entries uint32) (*copyNode, error) {
@@ -127,7 +169,7 @@ func newCopyNode(dir string, number int, entries uint32) (*copyNode, error) {
 	return n, err
 }
 
-// said keeps the newest report.
+// deliver keeps the newest report.
 func (n *copyNode) deliver(message *ballastv1.FromNode) {
 	report := message.GetReplica()
 	if report == nil {
@@ -163,26 +205,51 @@ func (n *copyNode) fill(entries uint32) error {
 	return nil
 }
 
+// listens waits until the load balancer takes copies.
+func (n *copyNode) listens(ctx context.Context) error {
+	look := time.NewTicker(copyLook)
+	defer look.Stop()
+	for {
+		connection, err := (&net.Dialer{}).DialContext(ctx, "tcp", n.address.String())
+		if err == nil {
+			return connection.Close()
+		}
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return errors.Join(ctx.Err(), err)
+		}
+	}
+}
+
+// processCPU is the time that this process has taken so far.
+func processCPU() (time.Duration, error) {
+	var usage unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err != nil {
+		return 0, fmt.Errorf("read this process's CPU time: %w", err)
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano()), nil
+}
+
 // await waits until so many syncs are done.
 func (n *copyNode) await(ctx context.Context, syncs int) error {
-	for {
+	for done := 0; done < syncs; {
 		select {
 		case report := <-n.report:
-			if len(report.Done) == syncs {
-				return nil
-			}
+			done = len(report.Done)
 		case <-time.After(copyTimeout):
 			return errors.New("the copies are not made")
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
+	return nil
 }
 
-// viewMessage is what a controller would say of a ring.
-func viewMessage(version, synced uint32, list ring.List, nodes []*copyNode, starts []*ballastv1.ReplicaSync) *ballastv1.ReplicaView {
-	view := &ballastv1.ReplicaView{Revision: uint64(version), Version: version, Synced: synced, Chain: copyChain,
-		IdleTimeout: durationpb.New(time.Duration(model.MaxReplicaIdleTimeout)), Starts: starts}
+// viewMessage is what a controller would say of a ring whose first version is synced.
+func viewMessage(version uint32, list ring.List, nodes []*copyNode) *ballastv1.ReplicaView {
+	view := &ballastv1.ReplicaView{Revision: uint64(version), Version: version, Synced: 1, Chain: uint32(len(nodes)),
+		IdleTimeout: durationpb.New(time.Duration(model.MaxReplicaIdleTimeout))}
 	for range list {
 		view.Since = append(view.Since, version)
 	}

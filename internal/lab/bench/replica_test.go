@@ -83,7 +83,9 @@ func testWrongWay(t *testing.T, r *replicaRig) {
 
 func TestAllEntriesAreCopied(t *testing.T) {
 	needRoot(t)
-	if c, err := copyEntries(t.Context(), 20_000); err != nil || c.Entries != 20_000 || c.Seconds <= 0 {
-		t.Errorf("%+v, %v", c, err)
+	for _, c := range replicaCopies() {
+		if got, err := c.run(t.Context(), 20_000); err != nil || got.Entries != 20_000 || got.Seconds <= 0 || got.Common != c.Common || got.Shared != c.Shared {
+			t.Errorf("%+v: %+v, %v", c, got, err)
+		}
 	}
 }

@@ -50,9 +50,18 @@ func printReplica(table *command.Table, r *bench.ReplicaResult) {
 	for _, m := range r.Memory {
 		table.Line("%s\t%d\t%.1f\t<= %d\t", m.Map, m.BenchMemory.Entries, m.BytesPerEntry, bench.ReplicaTargetBytes)
 	}
-	if r.Copy != nil {
-		table.Row("copies to a new load balancer\tentries\tseconds\tentries a second")
-		table.Line("by mutual TLS, loopback\t%d\t%.1f\t%.0f\t", r.Copy.Entries, r.Copy.Seconds, r.Copy.PerSecond)
+	if len(r.Copies) > 0 {
+		table.Row("copies to a new load balancer\tentries\tseconds\tentries a second\tCPU, us each")
+	}
+	for _, c := range r.Copies {
+		who := "one has them"
+		if c.Common > 1 {
+			who = fmt.Sprintf("%d have them, one sends", c.Common)
+		}
+		if c.Shared {
+			who = fmt.Sprintf("%d have them and share", c.Common)
+		}
+		table.Line("%s\t%d\t%.1f\t%.0f\t%.2f\t", who, c.Entries, c.Seconds, c.PerSecond, c.CPU*1e6/float64(c.Entries))
 	}
 	table.Line("\nTimes in ns: of the way from a switch through load balancers and back to it, one packet at a time; of the CPU for a new connection, all load\n" +
 		"balancers together, and for each packet that one of them handles. Ratio: of these packets a second, to those of the fewest load balancers.")

@@ -2,7 +2,6 @@
 package replicas
 
 import (
-	"cmp"
 	"math/bits"
 	"slices"
 	"sync/atomic"
@@ -231,10 +230,13 @@ func (t *Table) Count() (n int) {
 func (t *Table) Keys(low, high uint64) (keys []uint64) {
 	t.Each(func(e Entry) bool {
 		if e.Key-low <= high-low {
-			keys = append(keys, e.Key)
+			keys = append(keys, e.Key-low)
 		}
 		return true
 	})
-	slices.SortFunc(keys, func(a, b uint64) int { return cmp.Compare(a-low, b-low) })
+	slices.Sort(keys)
+	for i := range keys {
+		keys[i] += low
+	}
 	return keys
 }

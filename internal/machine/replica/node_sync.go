@@ -155,10 +155,7 @@ func (n *Node) copied(m *Message) {
 		n.Counters.NotMember++
 		return
 	}
-	n.insertAll(t.Entries, place == len(chain)-1)
-	for _, entry := range t.Entries {
-		n.accept(entry, place == len(chain)-1)
-	}
+	n.accept(t.Entries, place == len(chain)-1)
 	ack := Transfer{Sync: t.Sync, Number: t.Number}
 	if !t.Second && place < slices.Index(chain, m.From) {
 		ack.Entries = n.unsaid(t)
@@ -166,42 +163,50 @@ func (n *Node) copied(m *Message) {
 	n.send(Message{Kind: CopyAck, To: m.From, View: n.view, Transfer: &ack})
 }
 
-// insertAll puts in those entries that the node has nothing of, unless it has a limit to look at.
-func (n *Node) insertAll(entries []Entry, isTail bool) {
-	if n.config.Entries > 0 {
-		return
-	}
+// accept makes entries what the first common node says. What there is no room for has one copy less: if the sync waited for room, no entry would expire until
+// it is over, and so there would never be any.
+func (n *Node) accept(entries []Entry, isTail bool) {
+	cacheable := isTail || !n.config.Rules.SyncCacheableAtTail
 	records := make([]Record, len(entries))
 	for i, entry := range entries {
-		records[i] = Record{entry.Key, entry.Owner, n.period, isTail || !n.config.Rules.SyncCacheableAtTail}
+		records[i] = Record{entry.Key, entry.Owner, n.period, cacheable}
 	}
-	n.table.InsertAll(records)
-}
-
-// accept makes an entry what the first common node says. What there is no room for has one copy less: if the sync waited for room, no entry would expire until
-// it is over, and so there would never be any.
-func (n *Node) accept(entry Entry, isTail bool) {
-	cacheable := isTail || !n.config.Rules.SyncCacheableAtTail
-	own, ok := n.table.Find(entry.Key)
-	if !ok {
-		if own, ok = n.insert(Record{entry.Key, entry.Owner, n.period, cacheable}); !ok {
+	n.insertAll(records)
+	for i, own := range records {
+		if own.Owner == 0 {
 			n.Counters.Uncopied++
-			return
+			continue
 		}
+		n.change(n.table, own, func(r *Record) {
+			if r.Owner == entries[i].Owner {
+				r.Cacheable = r.Cacheable || cacheable
+			} else if n.config.Rules.SyncOverrides {
+				r.Owner, r.Cacheable = entries[i].Owner, cacheable
+			}
+		})
 	}
-	n.change(n.table, own, func(r *Record) {
-		if r.Owner == entry.Owner {
-			r.Cacheable = r.Cacheable || cacheable
-		} else if n.config.Rules.SyncOverrides {
-			r.Owner, r.Cacheable = entry.Owner, cacheable
-		}
-	})
 }
 
-// unsaid returns the entries of this node that a transfer should have had.
+// insertAll puts in those records that the node has nothing of, and makes of each the one that there is then; owner 0: there is no room.
+func (n *Node) insertAll(records []Record) {
+	if n.config.Entries == 0 {
+		n.table.InsertAll(records)
+		return
+	}
+	for i, r := range records {
+		own, ok := n.table.Find(r.Key)
+		if !ok {
+			own, _ = n.insert(r)
+		}
+		records[i] = own
+	}
+}
+
+// unsaid returns the entries of this node that a transfer should have had. It may leave out what
+// has come in since this view began: by its chain, whose earlier nodes have that too.
 func (n *Node) unsaid(t *Transfer) (entries []Entry) {
 	said := t.Entries
-	n.table.Each(t.Low, t.High, func(r Record) bool {
+	n.table.EachOf(n.view, t.Low, t.High, func(r Record) bool {
 		for len(said) > 0 && said[0].Key-t.Low < r.Key-t.Low {
 			said = said[1:]
 		}

@@ -26,7 +26,7 @@ type Table interface {
 	Find(key ring.Key) (Record, bool)
 	// Insert puts in a record, unless there is one of its key, and returns which there is then. ok is false when there is no room.
 	Insert(r Record) (there Record, ok bool)
-	// InsertAll does Insert with several, as far as there is room.
+	// InsertAll does Insert with several, and makes of each the one that there is then; owner 0: there is no room.
 	InsertAll(records []Record)
 	// Swap makes another record of one, of the same key. It returns false when that is not as it was.
 	Swap(before, after Record) bool
@@ -36,6 +36,8 @@ type Table interface {
 	// false. Of what comes in meanwhile it may leave out any; and where it begins where the last call with the same high was ended, what has
 	// come in since the first of such calls.
 	Each(low, high ring.Key, do func(r Record) bool)
+	// EachOf does as Each, but of what has come in since it was first called with the same view it may leave out any.
+	EachOf(view uint32, low, high ring.Key, do func(r Record) bool)
 	// Len returns the number of records.
 	Len() int
 }
@@ -118,8 +120,8 @@ func (t *memory) Insert(r Record) (Record, bool) {
 
 // InsertAll is as Table says.
 func (t *memory) InsertAll(records []Record) {
-	for _, r := range records {
-		t.Insert(r)
+	for i := range records {
+		records[i], _ = t.Insert(records[i])
 	}
 }
 
@@ -179,6 +181,9 @@ func (t *memory) Keep(stays func(r Record) bool) {
 
 // Each is as Table says.
 func (t *memory) Each(low, high ring.Key, do func(r Record) bool) { t.each(low, high, do) }
+
+// EachOf is as Table says. It leaves out nothing.
+func (t *memory) EachOf(_ uint32, low, high ring.Key, do func(r Record) bool) { t.each(low, high, do) }
 
 func (t *memory) each(low, high ring.Key, do func(r Record) bool) bool {
 	if low > high {

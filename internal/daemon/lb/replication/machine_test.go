@@ -2,6 +2,7 @@ package replication
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -55,7 +56,7 @@ func seed(t testing.TB) uint64 {
 
 func (f *twins) start(h *host) {
 	h.open(f.config)
-	node := &twin{h, replica.NewNode(h.id, f.config)}
+	node := &twin{h, replica.OpenNode(h.id, f.config, &leaving{Table: replica.NewMemory()}, replica.NewMemory(), unseen{}, 0)}
 	node.alone.SetGone(func(_ ring.Key, owner replica.Owner) bool { return h.isOff(uint16(owner)) })
 	f.nodes[h.id] = node
 }
@@ -333,6 +334,27 @@ func TestTheDataPathDoesWhatTheMachineDoes(t *testing.T) {
 		}
 	}
 }
+
+// leaving is a table in memory that leaves out what tables of the data path do.
+type leaving struct {
+	replica.Table
+	view uint32
+	old  map[ring.Key]bool
+}
+
+func (l *leaving) EachOf(view uint32, low, high ring.Key, do func(r replica.Record) bool) {
+	if l.old == nil || l.view != view {
+		l.view, l.old = view, map[ring.Key]bool{}
+		l.Each(0, math.MaxUint64, func(r replica.Record) bool { l.old[r.Key] = true; return true })
+	}
+	l.Each(low, high, func(r replica.Record) bool { return !l.old[r.Key] || do(r) })
+}
+
+// unseen is the path of a machine that has no packets.
+type unseen struct{}
+
+func (unseen) Publish(replica.View) {}
+func (unseen) Period(uint32)        {}
 
 // publish makes packets go by a view.
 func publish(path *lb.LB, v replica.View, hopLimit uint8) error {

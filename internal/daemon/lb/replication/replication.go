@@ -191,7 +191,7 @@ func (r *Replication) empty() error {
 	}
 	next := State{Address: r.state.Load().Address, Incarnation: newIncarnation()}
 	r.path.SetIncarnation(next.Incarnation)
-	r.machine, r.done, r.unshown = nil, nil, nil
+	r.machine, r.done, r.unshown, r.entries.old = nil, nil, nil, nil
 	clear(r.copying)
 	r.state.Store(&next)
 	return nil
@@ -256,7 +256,7 @@ func (r *Replication) adopt(v *View) []replica.Action {
 	peers := &replica.Peers{List: v.List, Since: v.Since, Synced: v.Synced, Cancelled: v.Cancelled}
 	actions := r.machine.Receive(replica.Message{Kind: replica.NewView, View: v.Version, Peers: peers})
 	if view, synced := r.machine.View(); view == synced {
-		r.done = nil
+		r.done, r.entries.old = nil, nil
 	}
 	return actions
 }

@@ -3,6 +3,9 @@
 package replication
 
 import (
+	"math"
+	"slices"
+
 	"github.com/ballast-lb/ballast/internal/algo/ring"
 	"github.com/ballast-lb/ballast/internal/linux/replicas"
 	"github.com/ballast-lb/ballast/internal/machine/replica"
@@ -15,6 +18,14 @@ type table struct {
 	gone    func(replicas.Entry) // is called with each entry that is removed, if it is given
 	failed  func(error)          // is called where the kernel refuses what it never should
 	walking map[ring.Key]*walk   // by the end of their range: those that have not come to it
+	old     *oldKeys             // nil: nobody has asked for them
+}
+
+// oldKeys are those that there were when they were first asked for in a view, in order: to look through the whole table for each part of a sync would take
+// the square of its size.
+type oldKeys struct {
+	view uint32
+	keys []uint64
 }
 
 // walk is a range that is walked in several calls.
@@ -72,6 +83,11 @@ func (t *table) InsertAll(records []replica.Record) {
 	if err := t.Table.Put(entries); err != nil {
 		t.failed(err)
 	}
+	for i, e := range entries {
+		if records[i].Owner = 0; e.Owner != 0 {
+			records[i] = t.record(e)
+		}
+	}
 }
 
 // Swap is as replica.Table says.
@@ -98,6 +114,24 @@ func (t *table) Each(low, high ring.Key, do func(replica.Record) bool) {
 	for i, key := range w.keys {
 		if r, ok := t.Find(ring.Key(key)); ok && !do(r) {
 			t.walking[high] = &walk{ring.Key(key), w.keys[i:]}
+			return
+		}
+	}
+}
+
+// EachOf is as replica.Table says.
+func (t *table) EachOf(view uint32, low, high ring.Key, do func(replica.Record) bool) {
+	if t.old == nil || t.old.view != view {
+		t.old = &oldKeys{view, t.Table.Keys(0, math.MaxUint64)}
+	}
+	keys := t.old.keys
+	first, _ := slices.BinarySearch(keys, uint64(low))
+	for i := range keys {
+		key := ring.Key(keys[(first+i)%len(keys)])
+		if key-low > high-low {
+			return
+		}
+		if r, ok := t.Find(key); ok && !do(r) {
 			return
 		}
 	}

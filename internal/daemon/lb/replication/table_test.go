@@ -3,6 +3,7 @@ package replication
 import (
 	"math/rand/v2"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/ballast-lb/ballast/internal/algo/ring"
@@ -131,5 +132,32 @@ func TestARangeIsWalkedInPartsWhilePacketsChangeIt(t *testing.T) {
 	}
 	if len(table.walking) != 0 {
 		t.Errorf("%d walks are left", len(table.walking))
+	}
+}
+
+func TestWhatThereWasIsWalkedInAnyOrderOfItsParts(t *testing.T) {
+	entries, _ := openLB(t, testLimits).ReplicaTables()
+	table := newTable(entries, func() uint32 { return 0 }, nil, func(err error) { t.Fatal(err) })
+	const step = 1 << 54
+	for i := range ring.Key(1000) {
+		table.Insert(replica.Record{Key: i*step + 2, Owner: replica.Owner(i + 1)})
+	}
+	walk := func(view uint32, low, high ring.Key) (owners []replica.Owner) {
+		table.EachOf(view, low, high, func(r replica.Record) bool { owners = append(owners, r.Owner); return true })
+		return owners
+	}
+	if got := walk(1, 900*step, 905*step-1); !slices.Equal(got, []replica.Owner{901, 902, 903, 904, 905}) {
+		t.Errorf("%v", got)
+	}
+	table.Keep(func(r replica.Record) bool { return r.Owner != 2 })
+	table.Insert(replica.Record{Key: 2*step + 3, Owner: 7777})
+	if got := walk(1, 998*step, 3*step-1); !slices.Equal(got, []replica.Owner{999, 1000, 1, 3}) {
+		t.Errorf("what is gone is told, or what has come in costs a walk of the whole table: %v", got)
+	}
+	if got := walk(2, 998*step, 3*step-1); !slices.Equal(got, []replica.Owner{999, 1000, 1, 3, 7777}) {
+		t.Errorf("in the next view: %v", got)
+	}
+	if got := walk(2, 5*step+3, 6*step); len(got) != 0 {
+		t.Errorf("between two keys: %v", got)
 	}
 }

@@ -3,6 +3,7 @@ package tabletest
 
 import (
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -99,6 +100,12 @@ func same(t interface{ Fatalf(string, ...any) }, table replica.Table, twin map[r
 	table.Each(low, high, func(r replica.Record) bool { got = append(got, r); return true })
 	if !slices.Equal(got, want) {
 		t.Fatalf("from %#x to %#x: %v instead of %v", low, high, got, want)
+	}
+	fresh := rand.Uint32() // a view that nobody has asked of
+	var of []replica.Record
+	table.EachOf(fresh, low, high, func(r replica.Record) bool { of = append(of, r); return true })
+	if !slices.Equal(of, want) {
+		t.Fatalf("from %#x to %#x, of a view: %v instead of %v", low, high, of, want)
 	}
 	stopped := 0
 	table.Each(low, high, func(replica.Record) bool { stopped++; return false })

@@ -18,8 +18,8 @@ var yuz = []Figure{
 		Simulated: []string{"yuz-7/l4-falls", "yuz-7/yuz-flat", "yuz-7/yuz-l4", "yuz-7/l4-l7"}, Scenarios: []string{"session-benefit"}},
 	{Paper: "Yuz", Name: "figure 8", Shows: "use of processors at most requests", Simulated: []string{"yuz-7/l7-busy", "yuz-7/yuz-busy"}},
 	{Paper: "Yuz", Name: "figure 9", Shows: "mean response time by requests a second",
-		Simulated: []string{"yuz-9/mean-l7", "yuz-9/mean-l7-l4", "yuz-9/mean-l4", "yuz-9/mean-stalls", "yuz-9/yuz-load"}},
-	{Paper: "Yuz", Name: "figure 10", Shows: "p99 of response time by requests a second", Simulated: []string{"yuz-9/tail-l4", "yuz-9/tail-stalls"}},
-	{Paper: "Yuz", Name: "figure 11", Shows: "most requests a second by the size of session data", Simulated: []string{"yuz-11"}},
+		Simulated: []string{"yuz-9/mean-l7", "yuz-9/mean-l7-l4", "yuz-9/mean-l4", "yuz-9/mean-stalls", "yuz-9/yuz-load"}, Scenarios: []string{"session-benefit"}},
+	{Paper: "Yuz", Name: "figure 10", Shows: "p99 of response time by requests a second", Simulated: []string{"yuz-9/tail-l4", "yuz-9/tail-stalls"}, Scenarios: []string{"session-benefit"}},
+	{Paper: "Yuz", Name: "figure 11", Shows: "most requests a second by the size of session data", Simulated: []string{"yuz-11"}, Scenarios: []string{"session-benefit"}},
 	{Paper: "Yuz", Name: "figure 12", Shows: "evenness of the servers' load", Simulated: []string{"yuz-12"}},
 }

@@ -40,7 +40,7 @@ func completionExperiment() sim.Experiment {
 		Title:  "99th percentile of completion time by load, round robin against hash, 64 servers with equal work",
 		Method: constantMethod + countersMethod + " 20 s counted at each load.",
 		Claims: []sim.Claim{
-			{ID: "order", What: "loads of six at which round robin by eight counters has the lower p99", Paper: "all", Low: 6, High: 6},
+			{ID: "order", What: "loads of six at which round robin by eight counters has the lower p99", Paper: "all", Low: 6, High: 6, Note: countersNote},
 			{ID: "ratio-60", What: "p99 of hash to round robin by eight counters, load 0.6", Unit: "x", Paper: "2x-3x", Low: 1.7, High: 3},
 			{ID: "ratio-70", What: "p99 of hash to round robin by eight counters, load 0.7", Unit: "x", Paper: "2x-3x", Low: 2, High: 3},
 			{ID: "ratio-80", What: "p99 of hash to round robin by eight counters, load 0.8", Unit: "x", Paper: "2x-3x", Low: 3, High: 5, Known: true,
@@ -58,7 +58,9 @@ func completionExperiment() sim.Experiment {
 // cheetahCounters are round robin's in the test bed: Cheetah's load balancer runs on eight cores (V), which share nothing.
 const cheetahCounters = 8
 
-const countersMethod = " Round robin by eight independent counters, one for each core of the paper's load balancer; the paper does not say that cores share one."
+const countersMethod = " Round robin by independent counters; the paper does not say that cores share one. " + countersNote
+
+const countersNote = "Eight counters are for the eight cores of the paper's load balancer; Ballast has one for each load balancer."
 
 // turnsOfCheetah are the two round robins of figures 6 and 7.
 var turnsOfCheetah = []struct {
@@ -108,7 +110,7 @@ func varianceExperiment() sim.Experiment {
 	for _, servers := range []int{16, 32, 64} {
 		what := fmt.Sprintf("variance of hash to round robin by eight counters, %d servers", servers)
 		experiment.Claims = append(experiment.Claims,
-			sim.Claim{ID: fmt.Sprint("ratio-", servers), What: what, Unit: "x", Paper: "RR is smaller", Low: 80, High: 320},
+			sim.Claim{ID: fmt.Sprint("ratio-", servers), What: what, Unit: "x", Paper: "RR is smaller", Low: 80, High: 320, Note: countersNote},
 			sim.Claim{ID: fmt.Sprint("one-", servers), What: fmt.Sprintf("the same by one counter, %d servers", servers), Unit: "x", Low: 1800, High: 7200})
 	}
 	return experiment

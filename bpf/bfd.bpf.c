@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* bfd.bpf.c - routers learn by BFD that this host is there, also while its daemon is not (RFC 5880, RFC 5881).
+/* bfd.bpf.c - routers and network functions learn by BFD that this host is there, also while its daemon is not (RFC
+ * 5880, RFC 5881).
  *
  * Asynchronous mode over one hop, without a timer: `bfd_ingress` answers each control packet of a neighbour with one of
  * ours, so ours are as frequent as theirs. Program and map are pinned, as the data path is: a daemon that restarts
@@ -27,7 +28,7 @@ int bfd_ingress(struct __sk_buff *skb)
 	if (!read_ip(skb, &at, l2) || at.protocol != IPPROTO_UDP ||
 	    bpf_skb_load_bytes(skb, at.l4 - ETH_HLEN + l2, &udp, sizeof(udp)) || udp.dest != bpf_htons(BFD_PORT))
 		return TC_CONTINUE;
-	session = bpf_map_lookup_elem(&bfd_sessions, &at.key);
+	session = session_with(&at.key);
 	if (!session || skb->pkt_type) /* for another host */
 		return TC_CONTINUE;
 	if (link_header_restore(skb))

@@ -7,6 +7,7 @@
 #define BFD_PORT 3784
 #define BFD_SOURCE_PORT 49152
 #define BFD_SESSIONS 64
+#define BFD_FUNCTIONS 1024
 
 enum bfd_state { BFD_ADMIN_DOWN, BFD_DOWN, BFD_INIT, BFD_UP };
 
@@ -47,7 +48,37 @@ struct {
 	__uint(max_entries, BFD_SESSIONS);
 	__type(key, struct bfd_key);
 	__type(value, struct bfd_session);
-} bfd_sessions SEC(".maps");
+} bfd_sessions SEC(".maps"); /* with routers */
+
+/* With network functions, as long as the node forwards for them: they are not to find a load balancer whose daemon is
+ * gone for good. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, BFD_FUNCTIONS);
+	__type(key, struct bfd_key);
+	__type(value, struct bfd_session);
+} bfd_functions SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} bfd_until SEC(".maps"); /* CLOCK_MONOTONIC, in ns; functions get no answer after it */
+
+inline_always struct bfd_session *session_with(const struct bfd_key *neighbor)
+{
+	struct bfd_session *session = bpf_map_lookup_elem(&bfd_sessions, neighbor);
+	__u32 zero = 0;
+	__u64 *until;
+
+	if (session)
+		return session;
+	until = bpf_map_lookup_elem(&bfd_until, &zero);
+	if (!until || *until < bpf_ktime_get_ns())
+		return 0;
+	return bpf_map_lookup_elem(&bfd_functions, neighbor);
+}
 
 /* RFC 5880 6.8.6, RFC 5881 5: only who is on the link can send with this TTL, and only who has heard us knows the
  * discriminator. */

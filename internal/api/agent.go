@@ -18,7 +18,8 @@ type AgentStatus struct {
 	Epoch       uint32            `json:"epoch,omitempty"`           // of the key that cookies are written with; 0: none is known
 	Echoes      map[uint32]uint64 `json:"echoes"`                    // living connections by the epoch that their client has echoed last; 0: of a key that is gone
 	Tunnels     Tunnels           `json:"tunnels"`
-	Problems    []string          `json:"problems"` // what keeps the agent from its work, each with its remedy
+	Gateways    []Gateway         `json:"gateways,omitempty"` // of the network functions of this host
+	Problems    []string          `json:"problems"`           // what keeps the agent from its work, each with its remedy
 }
 
 // TicketKeys says which keys a service's session tickets are made and read by, without the keys.
@@ -37,4 +38,13 @@ type Tunnels struct {
 	Source  string       `json:"source"`              // that the addresses are from: file, controllers
 	Foreign uint64       `json:"strangers,omitempty"` // packets of others that were dropped, or would have been
 	Last    netip.Addr   `json:"last,omitzero"`       // that the last of them came from
+}
+
+// Gateway is a load balancer that a network function may send to.
+type Gateway struct {
+	Address netip.Addr `json:"address"`
+	Table   int        `json:"table"`                   // routing table with the default route
+	Answers bool       `json:"answers"`                 // to BFD
+	Used    bool       `json:"used"`                    // the default route leads there
+	Heard   *Seconds   `json:"heard_seconds,omitempty"` // since it is known to have lived; absent: never
 }

@@ -19,7 +19,7 @@ type Options struct {
 var judges = []func(*facts) []Finding{
 	judgeRole, judgeFile, judgeStates, judgeKernel, judgePrivileges, judgeFeatures, judgePrograms, judgePlumbing, judgeClock,
 	judgeDevices, judgePaths, judgeFiltered, judgeExits, judgeTier, judgeBGP, judgeReplicas, judgeServerClocks, judgeForwarding,
-	judgeIdentity, judgeTunnels, judgeVIPs, judgeTimestamps, judgeMPTCP, judgeSessions, judgeBack, judgeEgress, judgeReversePath, judgeARP, judgeReturnMTU, judgeListeners,
+	judgeIdentity, judgeGateways, judgeTunnels, judgeVIPs, judgeTimestamps, judgeMPTCP, judgeSessions, judgeBack, judgeEgress, judgeReversePath, judgeARP, judgeReturnMTU, judgeListeners,
 	judgeTranslation,
 	judgeUnits, judgeDaemon,
 }

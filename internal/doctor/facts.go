@@ -80,6 +80,7 @@ type daemonFacts struct {
 	NotReady      []string
 	Server        string      // name of an agent's servers, if it was given
 	Tunnels       api.Tunnels // who may open some to an agent
+	Gateways      []api.Gateway
 	Fleet         model.Fleet // that runs, without keys
 	ByControllers bool
 	Path          string // of its configuration file

@@ -156,8 +156,9 @@ func gatherDaemon(ctx context.Context, o Options) (d daemonFacts) {
 	defer cancel()
 	var status struct { // of either role
 		api.LBStatus
-		Server  string      `json:"server"`
-		Tunnels api.Tunnels `json:"tunnels"`
+		Server   string        `json:"server"`
+		Tunnels  api.Tunnels   `json:"tunnels"`
+		Gateways []api.Gateway `json:"gateways"`
 	}
 	client := api.NewClient(socket)
 	if d.Err = client.Get(ctx, api.PathStatus, &status); d.Err != nil {
@@ -171,7 +172,7 @@ func gatherDaemon(ctx context.Context, o Options) (d daemonFacts) {
 	if d.Err = client.Get(ctx, api.PathRunning, &d.Fleet); d.Err != nil {
 		return d
 	}
-	d.Tunnels = status.Tunnels
+	d.Tunnels, d.Gateways = status.Tunnels, status.Gateways
 	d.NotReady, d.Server, d.ByControllers = status.NotReady, status.Server, status.ByControllers
 	d.Role, d.Ready, d.Interfaces, d.Problems = Role(status.Role), status.Ready, status.Interfaces, status.Problems
 	d.Name, d.Replicas, d.Filtered = status.Name, status.Replicas, status.Filtered

@@ -36,11 +36,43 @@ func judgeIdentity(f *facts) (out []Finding) {
 	}
 	for i := range f.File.Fleet.Services {
 		if s := &f.File.Fleet.Services[i]; f.mine(s) != nil {
+			if len(f.Daemon.Gateways) > 0 {
+				return []Finding{ok("identity", s.Name, "this host is a network function")}
+			}
 			return []Finding{{"identity", s.Name, Warning, "this host serves only return: through, which needs no agent", "stop the agent here"}}
 		}
 	}
 	return []Finding{{"identity", "", Problem, "no server is this host",
 		"give a server the address of this host, or say which it is with --server NAME"}}
+}
+
+// judgeGateways asks the agent of a network function: which load balancers answer it?
+func judgeGateways(f *facts) (out []Finding) {
+	if f.Role != RoleAgent {
+		return nil
+	}
+	dead, severity, kept := 0, Warning, ""
+	for _, g := range f.Daemon.Gateways {
+		if !g.Answers {
+			dead++
+		}
+	}
+	if dead > 0 && dead == len(f.Daemon.Gateways) {
+		severity, kept = Problem, ", nor does another: the default route is not changed"
+	}
+	for _, g := range f.Daemon.Gateways {
+		when := "never"
+		if g.Heard != nil {
+			when = fmt.Sprintf("%.1f s ago", float64(*g.Heard))
+		}
+		if g.Answers {
+			out = append(out, ok("gateway", g.Address.String(), "answers BFD, last %s", when))
+			continue
+		}
+		out = append(out, Finding{"gateway", g.Address.String(), severity, fmt.Sprintf("does not answer BFD, last %s%s", when, kept),
+			"start the load balancer, let UDP port 3784 through, and check that its services name this host's address"})
+	}
+	return out
 }
 
 // judgeTunnels asks the agent that runs: who may send packets to its services past routers and load balancers?

@@ -288,6 +288,10 @@ func TestOneFaultIsOneFinding(t *testing.T) {
 			f.Instance, f.Daemon.Refused = "s1", "keys: if the file is right: `ballast ctl --instance s1 config reload --force`"
 		}, "daemon", Problem, "if it is right, ballast ctl --instance s1 config reload --force"},
 		{"refused for its connections", RoleAgent, func(f *facts) { f.Daemon.Refused = "keys: if the file is right: `ballast ctl config reload --force`" }, "daemon", Problem, "if it is right, ballast ctl config reload --force"},
+		{"a gateway that is dead", RoleAgent, func(f *facts) {
+			f.Daemon.Gateways = []api.Gateway{{Address: netip.MustParseAddr("10.0.0.1"), Answers: true}, {Address: netip.MustParseAddr("10.0.0.2")}}
+		}, "gateway", Warning, "UDP port 3784"},
+		{"gateways that are dead", RoleAgent, func(f *facts) { f.Daemon.Gateways = []api.Gateway{{Address: netip.MustParseAddr("10.0.0.2")}} }, "gateway", Problem, "UDP port 3784"},
 		{"tunnels of strangers", RoleAgent, func(f *facts) { f.Daemon.Tunnels = api.Tunnels{Open: "name them"} }, "tunnels", Warning, "name them; or keep"},
 		{"its problems", RoleAgent, func(f *facts) { f.Daemon.Problems = []string{"VIP is away: add it"} }, "daemon", Problem, "do what it says"},
 		{"no way back", RoleAgent, func(f *facts) { f.Host.Back = map[bool]error{false: errors.New("no route to host")} }, "way back", Problem, "ip route add default"},

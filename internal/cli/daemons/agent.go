@@ -3,8 +3,10 @@ package daemons
 
 import (
 	"cmp"
+	"math"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/cli/command"
@@ -29,7 +31,7 @@ func Agent(version string) *cobra.Command {
 			}
 			var err error
 			o.Controllers, err = command.Controllers("controller", o.Controllers)
-			if err = cmp.Or(err, command.CheckListen("metrics", o.Metrics)); err != nil {
+			if err = cmp.Or(err, command.CheckListen("metrics", o.Metrics), checkGatewayTable(o.GatewayTable)); err != nil {
 				return err
 			}
 			return agent.Run(cmd.Context(), o)
@@ -53,9 +55,18 @@ func Agent(version string) *cobra.Command {
 	flags.StringVar(&o.TicketGroup, "ticket-group", "", "`GROUP` that may read RUN_DIR/tickets, by which applications make session tickets of services with session tls (default: root alone)")
 	flags.StringVar(&o.TicketKey, "ticket-key", "", "`FILE` with 64 hexadecimal digits, the same on all servers, by which session tickets are encrypted (default: those of the controllers, else a key of this host's own in STATE_DIR)")
 	flags.BoolVar(&o.KeepTracking, "keep-tracking", false, "make no table of nftables: connections of services with session tls stay in connection tracking, and are reset where the kernel translates addresses")
+	flags.Uint32Var(&o.GatewayTable, "gateway-table", 0, "routing `TABLE` that gets a default route through the load balancers that answer, for network functions (default: none)")
 	flags.StringVar(&o.Metrics, "metrics", "", "`ADDRESS:PORT` to serve Prometheus metrics on")
 	flags.BoolVar(&detach, "detach", false, "remove the data path that an agent left attached")
 	logging = command.LogFlags(flags)
 	cmd.MarkFlagsOneRequired("file", "controller", "detach")
 	return cmd
+}
+
+// checkGatewayTable refuses tables that routes of ours have no meaning in.
+func checkGatewayTable(table uint32) error {
+	if table == unix.RT_TABLE_LOCAL || table > math.MaxInt32 {
+		return command.Usage("--gateway-table %d: use a number of 1 to 2147483647, and not 255, the kernel's own", table)
+	}
+	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"sync"
@@ -16,6 +17,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/agent/acceptance"
 	"github.com/ballast-lb/ballast/internal/daemon/agent/answers"
 	"github.com/ballast-lb/ballast/internal/daemon/agent/desired"
+	"github.com/ballast-lb/ballast/internal/daemon/agent/gateways"
 	"github.com/ballast-lb/ballast/internal/daemon/agent/keys"
 	"github.com/ballast-lb/ballast/internal/daemon/agent/loadreport"
 	"github.com/ballast-lb/ballast/internal/daemon/agent/programs"
@@ -63,6 +65,7 @@ type Options struct {
 	TicketGroup   string // the same of session tickets
 	KeepTracking  bool   // services with session tls stay in connection tracking: no table of nftables is made
 	TicketKey     string // file with the key of session tickets; empty: one of this host's own
+	GatewayTable  uint32 // routing table with the default route of network functions; 0: their route is not ours
 	Metrics       string // TCP address for Prometheus, empty: none
 	Version       string
 	Log           *slog.Logger
@@ -83,6 +86,7 @@ type parts struct {
 	load       *loadreport.Reporter
 	accepts    *acceptance.Loads
 	answers    *answers.Monitor
+	gateways   *gateways.Gateways
 }
 
 // daemon is safe for concurrent use.
@@ -154,6 +158,9 @@ func Run(ctx context.Context, o Options) (err error) {
 	})
 	running.Go(func() { periodic.Every(ctx, agePeriod, d.ageTunnels) })
 	running.Go(func() { d.accepts.Run(ctx) })
+	running.Go(func() { d.gateways.Run(ctx) })
+	d.followGateways(time.Now())
+	running.Go(func() { periodic.Every(ctx, agePeriod, d.followGateways) })
 	running.Go(func() { periodic.Every(ctx, agePeriod, d.answers.Observe) })
 	running.Go(func() { readiness.Log(ctx, o.Log, d.reports.health) })
 	if d.credentials != nil {
@@ -210,6 +217,9 @@ func (d *daemon) start() (err error) {
 		d.client.Resume(r.desired.Revision)
 	}
 	if err := instance.Prepare(o.RunDir, o.Log); err != nil {
+		return err
+	}
+	if d.gateways, err = gateways.New(gateways.Options{Table: o.GatewayTable, RunDir: o.RunDir, Instance: o.Instance, Log: o.Log}); err != nil {
 		return err
 	}
 	if d.path, err = server.Open(pins); err != nil {
@@ -310,6 +320,14 @@ func (d *daemon) onLeft(controller string) {
 
 func (d *daemon) ageTunnels(now time.Time) {
 	d.changeTunnels(func(t *tunnels.Tunnels) bool { return t.Age(now) })
+}
+
+// followGateways tells which load balancers a network function may send to.
+func (d *daemon) followGateways(time.Time) {
+	var own, balancers []netip.Addr
+	d.reconciler.Do(func(r *reconciler) { own = r.serving.Functions() })
+	d.tunnels.Do(func(t *tunnels.Tunnels) { balancers = t.From() })
+	d.gateways.Set(own, balancers)
 }
 
 func (d *daemon) hello() *ballastv1.Hello {

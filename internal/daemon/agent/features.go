@@ -12,6 +12,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/agent/acceptance"
 	"github.com/ballast-lb/ballast/internal/daemon/agent/appfiles"
 	"github.com/ballast-lb/ballast/internal/daemon/agent/connectionids"
+	"github.com/ballast-lb/ballast/internal/daemon/agent/gateways"
 	"github.com/ballast-lb/ballast/internal/daemon/agent/keys"
 	"github.com/ballast-lb/ballast/internal/daemon/agent/loadreport"
 	"github.com/ballast-lb/ballast/internal/daemon/agent/mptcp"
@@ -97,5 +98,5 @@ func (f *features) describe(s *serving.Serving, status *api.AgentStatus) {
 
 // detachFeatures removes what features keep in the kernel.
 func detachFeatures(runDir, instance string, log *slog.Logger) error {
-	return errors.Join(mptcp.New(runDir, instance, log).Leave(), tracking.New(instance, false, log).Leave())
+	return errors.Join(mptcp.New(runDir, instance, log).Leave(), tracking.New(instance, false, log).Leave(), gateways.Leave(runDir, instance))
 }

@@ -85,6 +85,7 @@ func (c changing) reconcile(next *desired.State) error {
 	}
 	c.save()
 	c.bgp.Wake()
+	c.liveness.Wake()
 	return nil
 }
 

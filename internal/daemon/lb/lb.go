@@ -14,6 +14,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/lb/clocks"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/dataplane"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/decider"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/liveness"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/replication"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/sweeper"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/tracing"
@@ -71,6 +72,7 @@ type parts struct {
 	controllers *nodeclient.Client            // without
 	revocations *revocations.List             // as well
 	replication *replication.Replication      // as well
+	liveness    *liveness.Responder
 	bgp         *bgp.Announcer
 	console     *console.Console // nil: none
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/lb/decider"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/desired"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/flowlog"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/liveness"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/replication"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/sweeper"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/tracing"
@@ -197,13 +198,16 @@ func (lb *lifecycle) start(interfaces []*net.Interface, flows *flowlog.Log) erro
 			return errors.Join(err, lb.tables.Path().Close())
 		}
 	}
-	announcer := bgp.Options{Pins: lb.pins(), Tables: lb.tables, Stop: lb.programs.cannotForward, Refuses: lb.programs.exits.Refuses, Save: lb.saveState, TookOver: forwards, Log: lb.log}
+	responder := liveness.Options{Pins: lb.pins(), Tables: lb.tables, Stop: lb.programs.cannotForward, Log: lb.log}
+	announcer := bgp.Options{Tables: lb.tables, Stop: lb.programs.cannotForward, Refuses: lb.programs.exits.Refuses, Save: lb.saveState, TookOver: forwards, Log: lb.log}
 	if saved != nil {
 		announcer.Kept = saved.BGP
 	}
 	if lb.replication != nil {
-		announcer.Ring = lb.replication.NotReady
+		announcer.Ring, responder.Ring = lb.replication.NotReady, lb.replication.NotReady
 	}
+	lb.liveness = liveness.New(responder)
+	announcer.BFD = lb.liveness
 	lb.bgp = bgp.New(announcer)
 	lb.sweeper = sweeper.New(sweeper.Options{Tables: lb.tables, Flows: flows, Save: lb.saveState, Log: lb.log})
 	lb.tracer = &tracing.Tracer{Tables: lb.tables, Log: lb.log}
@@ -250,6 +254,7 @@ func (lb *lifecycle) run(ctx context.Context, listener net.Listener, undo func()
 	defer cancel()
 	running.Go(func() { lb.age(ctx, &running) })
 	running.Go(func() { lb.bgp.Run(ctx) })
+	running.Go(func() { lb.liveness.Run(ctx) })
 	running.Go(func() { readiness.Log(ctx, lb.log, observer{lb.changes}.notReady) })
 	if lb.credentials != nil {
 		running.Go(func() { lb.credentials.Watch(ctx, lb.log) })
@@ -325,6 +330,7 @@ func (lb *lifecycle) networkChanged() {
 	lb.programs.follow(lb.tables.Now().Paths, time.Now())
 	lb.checks.Follow(lb.tables)
 	lb.bgp.Wake()
+	lb.liveness.Wake()
 }
 
 // pathNarrowed follows what routers say about the way to a server.

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"time"
 
 	"github.com/ballast-lb/ballast/internal/daemon/lb/bgp"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/desired"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/liveness"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/replication"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/sweeper"
 	"github.com/ballast-lb/ballast/internal/daemon/statefile"
@@ -59,7 +61,8 @@ func Kept(stateDir, instance string) []statefile.Kept {
 	return statefile.Examine("lb", statefile.LB(stateDir, instance), &saved, &saved.Running)
 }
 
-// Withdraw makes routers forget what a daemon that has ended has announced, before its data path goes. Who does not answer is named in the log alone.
+// Withdraw makes routers forget what a daemon that has ended has announced, and network functions leave it, before its data path goes. Who does not answer
+// is named in the log alone.
 func Withdraw(ctx context.Context, stateDir, instance, pins string, log *slog.Logger) error {
 	var saved savedState
 	kept := statefile.File{Path: statefile.LB(stateDir, instance), Log: log}
@@ -68,7 +71,14 @@ func Withdraw(ctx context.Context, stateDir, instance, pins string, log *slog.Lo
 		log.Warn("not known whether VIPs are announced", "error", err)
 	}
 	if !found || saved.BGP == nil {
-		return bfd.Remove(pins)
+		err := bfd.Remove(pins)
+		if running := model.Fleet(saved.Running); len(liveness.FunctionsOf(&running, saved.Removed)) > 0 {
+			select {
+			case <-time.After(liveness.Notice):
+			case <-ctx.Done():
+			}
+		}
+		return err
 	}
 	if err := bgp.Withdraw(ctx, pins, &saved.BGP.By, log); err != nil {
 		log.Warn(err.Error())

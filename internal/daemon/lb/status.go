@@ -75,7 +75,7 @@ func (o observer) status() api.LBStatus {
 		Interfaces: programs.modes, Name: o.name,
 	}
 	_, avoided := o.programs.exits.Split(now.LeavesBy)
-	status.Problems = slices.Concat(stops, avoided, o.tables.Unreachable(time.Now()), o.tables.Unreported(time.Now()), o.checks.Problems(now), unrecognised(now), o.bgp.Problems())
+	status.Problems = slices.Concat(stops, avoided, o.tables.Unreachable(time.Now()), o.tables.Unreported(time.Now()), o.checks.Problems(now), unrecognised(now), o.bgp.Problems(), o.liveness.Problems())
 	status.Filtered = o.checks.Filtered(now, o.name)
 	for _, cause := range status.Filtered {
 		status.Problems = append(status.Problems, cause.Problem())

@@ -334,6 +334,9 @@ func (b builder) functions() {
 		living = append(living, i+1)
 	}
 	b.routes.FunctionsBy(living...)
+	for i := 1; i <= b.Functions; i++ {
+		b.routes.followGateways(ServerName(i))
+	}
 	route := []string{"ip", "route", "add", outside.String(), "table", "100"}
 	for _, hop := range b.uplinks(false) {
 		route = append(route, "nexthop", "via", hop.Gateway.String(), "dev", hop.Interface)

@@ -65,7 +65,7 @@ func (d *Daemons) controlFlags(role, node string) []string {
 			return append(secured, "--controller", relayAddress)
 		}
 		if role == "agent" { // the scenario shall not end before tunnels are limited
-			secured = append(secured, "--tunnels-settle", "1s")
+			secured = append(append(secured, "--tunnels-settle", "1s"), d.agentFlags...)
 		}
 		return append(secured, "--controller", ControlAddresses(ControllerName, d.network.Controllers))
 	case role == "lb":

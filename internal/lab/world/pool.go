@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
@@ -41,6 +42,7 @@ type Pool struct {
 	random   *rand.Rand
 	weights  []uint16 // of servers
 	noAgents bool
+	gateways bool
 }
 
 // AddServer adds a server to every service of the fleet.
@@ -53,7 +55,7 @@ func (p *Pool) AddServer(i int) {
 		// Servers are of the VIP's family unless the service's tunnel crosses families.
 		one.Add(ServerName(i), i, p.topology.ServerAddress(i, one.VIP.Is6() != one.CrossFamily), weight)
 	}
-	if !p.noAgents {
+	if !p.noAgents || p.gateways && i <= p.topology.Functions {
 		p.daemons.Agents[ServerName(i)] = p.daemons.Agents[ServerName(i)] // a new entry is to be started
 	}
 }
@@ -112,6 +114,9 @@ func (p *Pool) compose(lab *host.Lab, what *Setup) {
 	}
 	if p.topology.Routing.Daemon != "" {
 		p.speakBGP(lab)
+	}
+	if what.Gateways {
+		p.daemons.agentFlags = append(p.daemons.agentFlags, "--gateway-table", strconv.Itoa(functionTable))
 	}
 	if what.Tickets {
 		p.daemons.agentFlags = append(shareTicketKey(lab, p.random), p.daemons.agentFlags...)

@@ -2,14 +2,18 @@
 package world
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/lab/await"
 	"github.com/ballast-lb/ballast/internal/lab/host"
@@ -93,6 +97,100 @@ func (r *Routes) FunctionsBy(lbs ...int) {
 	}
 	for i := 1; i <= r.topology.Functions; i++ {
 		script.Check(r.lab.Space(ServerName(i)).Route(anywhere4, 0, hops...))
+	}
+}
+
+// functionTable is the routing table of functions that follow their gateways by themselves; without any, the main one applies.
+const functionTable = 100
+
+// followGateways has a function forward by the route that its agent keeps.
+func (r *Routes) followGateways(node string) {
+	script.Checkf(r.lab.Run(node, "", "ip", "rule", "add", "iif", "eth0", "lookup", strconv.Itoa(functionTable)), "let %s forward by its agent's route", node)
+}
+
+// BlackholeFunctions has functions forward by their agents' routes alone.
+func (r *Routes) BlackholeFunctions() {
+	for i := 1; i <= r.topology.Functions; i++ {
+		script.Check(r.lab.Run(ServerName(i), "", "ip", "route", "add", "blackhole", "default", "metric", "1000", "table", strconv.Itoa(functionTable)))
+	}
+}
+
+// gatewaysOf are the load balancers among the next hops of a route.
+func (r *Routes) gatewaysOf(route *netlink.Route) (lbs []int) {
+	hops := []net.IP{route.Gw}
+	for _, hop := range route.MultiPath {
+		hops = append(hops, hop.Gw)
+	}
+	for lb := 1; lb <= r.topology.LBs; lb++ {
+		if slices.ContainsFunc(hops, net.IP(fabricAddresses(lb)[0].Addr().AsSlice()).Equal) {
+			lbs = append(lbs, lb)
+		}
+	}
+	return lbs
+}
+
+// AwaitGateways waits until these functions send to these load balancers, and to no others.
+func (r *Routes) AwaitGateways(functions []int, lbs ...int) {
+	await.Promised(r.lab.Context, gatewaysWithin, fmt.Sprintf("functions send to load balancers %v", lbs), func() error {
+		for _, i := range functions {
+			err := r.lab.Space(ServerName(i)).Do(func() error {
+				routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: functionTable}, netlink.RT_FILTER_TABLE)
+				var have []int
+				for k := range routes {
+					have = append(have, r.gatewaysOf(&routes[k])...)
+				}
+				if err == nil && !slices.Equal(have, lbs) {
+					err = fmt.Errorf("%s sends to %v", ServerName(i), have)
+				}
+				return err
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+const gatewaysWithin = 10 * time.Second
+
+// WatchGateways returns what waits until these functions no longer send to a load balancer, and tells when the last has left it.
+func (r *Routes) WatchGateways(functions []int, lb int) (left func() time.Time) {
+	type change struct {
+		function int
+		at       time.Time
+	}
+	ctx, cancel := context.WithTimeout(r.lab.Context, gatewaysWithin)
+	changes := make(chan change)
+	for _, i := range functions {
+		updates := make(chan netlink.RouteUpdate)
+		script.Checkf(r.lab.Space(ServerName(i)).Do(func() error { return netlink.RouteSubscribe(updates, ctx.Done()) }), "watch the routes of %s", ServerName(i))
+		go func() {
+			for update := range updates {
+				if update.Table == functionTable && update.Type == unix.RTM_NEWROUTE && !slices.Contains(r.gatewaysOf(&update.Route), lb) {
+					select {
+					case changes <- change{i, time.Now()}:
+					case <-ctx.Done():
+					}
+				}
+			}
+		}()
+	}
+	return func() (last time.Time) {
+		defer cancel()
+		waits := slices.Clone(functions)
+		for len(waits) > 0 {
+			select {
+			case c := <-changes:
+				if slices.Contains(waits, c.function) {
+					last = c.at
+				}
+				waits = slices.DeleteFunc(waits, func(i int) bool { return i == c.function })
+			case <-ctx.Done():
+				script.Check(fmt.Errorf("functions %v send to %s yet: %w", waits, LBName(lb), context.Cause(ctx)))
+			}
+		}
+		return last
 	}
 }
 

@@ -32,6 +32,7 @@ type Setup struct {
 	Weights    []uint16 // of the servers, as an operator knows their size; default: all alike
 	Reports    bool     // agents report to the load balancers how busy their servers are
 	NoAgents   bool
+	Gateways   bool     // functions have agents, which keep their routes to load balancers
 	LBFlags    []string // of load balancers that run by a file
 	AgentFlags []string
 	Tickets    bool // agents share the key of session tickets, which programs that give up root may read
@@ -133,7 +134,7 @@ func (t *Trial) connect(network *Network) {
 	t.Network, t.Routes = network, network.routes
 	t.Daemons = &Daemons{lab: lab, network: network, lbFlags: what.LBFlags, agentFlags: what.AgentFlags,
 		LBs: map[string]*Daemon{}, Second: map[string]*Daemon{}, Agents: map[string]*Daemon{}}
-	t.Pool = &Pool{Fleet: t.Fleet, topology: &network.Topology, daemons: t.Daemons, random: t.Random, weights: what.Weights, noAgents: what.NoAgents}
+	t.Pool = &Pool{Fleet: t.Fleet, topology: &network.Topology, daemons: t.Daemons, random: t.Random, weights: what.Weights, noAgents: what.NoAgents, gateways: what.Gateways}
 	t.Controllers = &Controllers{lab: lab, network: network}
 	t.Operator = &Operator{lab: lab, controllers: what.Topology.Controllers}
 	t.Rollout = &Rollout{Daemons: t.Daemons, pool: t.Pool, operator: t.Operator, clocks: what.Clocks}

@@ -80,14 +80,41 @@ func Open(instance string) (*Reflector, error) {
 // Close ends nothing: program and map are pinned.
 func (r *Reflector) Close() error { return r.objects.Close() }
 
-// Follow answers these neighbours, by these devices, and nobody else. Sessions that are known keep their discriminators.
-func (r *Reflector) Follow(sessions []Session, devices []int) error {
+// Follow answers these neighbours, by these devices, and nobody else; functions only as long as Answer says. Sessions that are known keep their
+// discriminators.
+func (r *Reflector) Follow(routers, functions []Session, devices []int) error {
+	if err := errors.Join(follow(r.objects.BfdSessions, routers), follow(r.objects.BfdFunctions, functions)); err != nil {
+		return err
+	}
+	return r.attach(devices)
+}
+
+// Answer has functions answered for so long from now on, also without a process; 0: no more.
+func (r *Reflector) Answer(long time.Duration) error {
+	var until uint64
+	if long > 0 {
+		until = uint64(monotonic() + long)
+	}
+	if err := r.objects.BfdUntil.Put(uint32(0), until); err != nil {
+		return fmt.Errorf("answer BFD of network functions: %w", err)
+	}
+	return nil
+}
+
+func monotonic() time.Duration {
+	var clock unix.Timespec
+	unix.ClockGettime(unix.CLOCK_MONOTONIC, &clock)
+	return time.Duration(clock.Nano())
+}
+
+// follow makes a map have these sessions.
+func follow(known *ebpf.Map, sessions []Session) error {
 	wanted := map[bfdBfdKey]bool{}
 	for _, s := range sessions {
 		key := keyOf(s.Neighbor)
 		wanted[key] = true
 		var value bfdBfdSession
-		err := r.objects.BfdSessions.Lookup(key, &value)
+		err := known.Lookup(key, &value)
 		if err == nil && value.IntervalUs == uint32(s.Interval.Microseconds()) && value.Multiplier == uint32(s.Multiplier) {
 			continue
 		}
@@ -97,24 +124,24 @@ func (r *Reflector) Follow(sessions []Session, devices []int) error {
 			value = bfdBfdSession{Discriminator: binary.NativeEndian.Uint32(random[:]) | 1, State: 1}
 		}
 		value.IntervalUs, value.Multiplier = uint32(s.Interval.Microseconds()), uint32(s.Multiplier)
-		if err := r.objects.BfdSessions.Put(key, value); err != nil {
+		if err := known.Put(key, value); err != nil {
 			return fmt.Errorf("answer BFD of %s: %w", s.Neighbor, err)
 		}
 	}
 	var stale []bfdBfdKey
 	var key bfdBfdKey
 	var value bfdBfdSession
-	for all := r.objects.BfdSessions.Iterate(); all.Next(&key, &value); {
+	for all := known.Iterate(); all.Next(&key, &value); {
 		if !wanted[key] {
 			stale = append(stale, key)
 		}
 	}
 	for _, key := range stale {
-		if err := r.objects.BfdSessions.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		if err := known.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return fmt.Errorf("answer BFD of a neighbour no longer: %w", err)
 		}
 	}
-	return r.attach(devices)
+	return nil
 }
 
 func (r *Reflector) attach(devices []int) error {
@@ -147,10 +174,9 @@ func (r *Reflector) at(ifindex int) *attach.TC {
 	return &attach.TC{Program: r.objects.BfdIngress, Hook: attach.Ingress, Ifindex: ifindex, Dir: r.pins.Dir, Pins: &r.pins}
 }
 
-// States tells how the sessions are, by neighbour.
+// States tells how the sessions with routers are, by neighbour.
 func (r *Reflector) States(neighbors []netip.Addr) map[netip.Addr]State {
-	var clock unix.Timespec
-	unix.ClockGettime(unix.CLOCK_MONOTONIC, &clock)
+	now := monotonic()
 	states := map[netip.Addr]State{}
 	for _, neighbor := range neighbors {
 		var value bfdBfdSession
@@ -159,7 +185,7 @@ func (r *Reflector) States(neighbors []netip.Addr) map[netip.Addr]State {
 		}
 		s := State{Received: value.Received, Refused: value.Refused, Detection: time.Duration(value.DetectionUs) * time.Microsecond}
 		if value.HeardNs > 0 {
-			s.Heard = time.Duration(clock.Nano() - int64(value.HeardNs))
+			s.Heard = now - time.Duration(value.HeardNs)
 			s.Up = value.State == 3 && s.Heard < s.Detection
 		}
 		states[neighbor] = s

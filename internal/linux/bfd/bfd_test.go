@@ -166,7 +166,7 @@ func (h *host) open(t *testing.T, neighbors ...netip.Addr) (r *bfd.Reflector) {
 		for _, neighbor := range neighbors {
 			sessions = append(sessions, bfd.Session{Neighbor: neighbor, Interval: 300 * time.Millisecond, Multiplier: 3})
 		}
-		return r.Follow(sessions, []int{h.ifindex})
+		return r.Follow(sessions, nil, []int{h.ifindex})
 	}))
 	return r
 }
@@ -271,7 +271,7 @@ func TestStrangersGetNoAnswer(t *testing.T) {
 	peer := newRouter(t, h.spaces[1], at[1], at[0])
 	follow := func(neighbor netip.Addr) {
 		progtest.Check(t, h.spaces[0].Do(func() error {
-			return reflector.Follow([]bfd.Session{{Neighbor: neighbor, Interval: time.Second, Multiplier: 3}}, []int{h.ifindex})
+			return reflector.Follow([]bfd.Session{{Neighbor: neighbor, Interval: time.Second, Multiplier: 3}}, nil, []int{h.ifindex})
 		}))
 	}
 	ask := func(mine uint32) { peer.send(255, packet{0x20, down, 5, 24, mine, 0, 300_000, 100_000, 0}.bytes()) }

@@ -28,6 +28,7 @@ type anyStatus struct {
 	TicketKeys  []api.TicketKeys  `json:"ticket_keys,omitempty"`
 	Joins       []netip.AddrPort  `json:"mptcp,omitempty"`
 	Untracked   []netip.AddrPort  `json:"untracked,omitempty"`
+	Gateways    []api.Gateway     `json:"gateways,omitempty"`
 }
 
 // Status makes `ballast ctl status`.
@@ -58,6 +59,7 @@ func printStatus(out *command.Table, s anyStatus) {
 		out.Line("interface\t%s (%s)", name, s.Interfaces[name])
 	}
 	printTunnels(out, &s.Tunnels)
+	printGateways(out, s.Gateways)
 	for _, path := range s.IDFiles {
 		out.Line("connection ids\tby %s", path)
 	}
@@ -113,6 +115,24 @@ func printTunnels(out *command.Table, t *api.Tunnels) {
 	}
 	if t.Last.IsValid() {
 		out.Line("foreign tunnels\t%s from other addresses, the last from %s", model.Counted(t.Foreign, "packet", "packets"), t.Last)
+	}
+}
+
+// printGateways tells which load balancers a network function sends to.
+func printGateways(out *command.Table, gateways []api.Gateway) {
+	for _, g := range gateways {
+		how, route := "does not answer", "not in the route"
+		if g.Answers {
+			how = "answers"
+		}
+		if g.Used {
+			route = fmt.Sprintf("in the route of table %d", g.Table)
+		}
+		age := "never"
+		if g.Heard != nil {
+			age = fmt.Sprintf("last %.1f s ago", float64(*g.Heard))
+		}
+		out.Line("gateway\t%s %s, %s, %s", g.Address, how, age, route)
 	}
 }
 

@@ -181,6 +181,24 @@ func (s *Serving) count(fleet *model.Fleet) {
 	}
 }
 
+// Functions are the addresses by which services name this host as a network function.
+func (s *Serving) Functions() (addresses []netip.Addr) {
+	if s.Applied == nil {
+		return nil
+	}
+	mine := Mine(s.name, s.local)
+	for i := range s.Applied.Fleet.Services {
+		service := &s.Applied.Fleet.Services[i]
+		if !service.Functions() {
+			continue
+		}
+		if here, _ := plan.ServerHere(service, mine); here != nil && !slices.Contains(addresses, here.Address) {
+			addresses = append(addresses, here.Address)
+		}
+	}
+	return addresses
+}
+
 // Follow brings what depends on the host's network up to date.
 func (s *Serving) Follow(local []netip.Addr) error {
 	own := append(slices.Clone(s.Wanted.Addresses), local...)

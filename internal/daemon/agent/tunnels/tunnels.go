@@ -52,6 +52,9 @@ func (t *Tunnels) Restore(kept desired.Tunnels) {
 	t.sources.Restore(kept.From, time.Now())
 }
 
+// From are the addresses of load balancers, as far as they are known.
+func (t *Tunnels) From() []netip.Addr { return slices.Clone(t.from) }
+
 // Kept is what Restore takes.
 func (t *Tunnels) Kept() desired.Tunnels {
 	return desired.Tunnels{From: t.from, Limited: t.sources.Limited}

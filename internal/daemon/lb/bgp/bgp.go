@@ -8,13 +8,13 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/daemon/lb/dataplane"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/liveness"
 	"github.com/ballast-lb/ballast/internal/linux/bfd"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/machine/announce"
@@ -23,8 +23,8 @@ import (
 
 // Options of New.
 type Options struct {
-	Pins     string // the instance's
 	Tables   *dataplane.Tables
+	BFD      *liveness.Responder
 	Stop     func() string               // why packets for VIPs would not be forwarded, whatever they are; empty: they are
 	Ring     func() string               // why packets for replicated services would not be; nil: there are none
 	Refuses  func(ifindex uint32) string // why a device drops packets that leave by it, empty: it does not; nil: none does
@@ -48,7 +48,6 @@ type Announcer struct {
 	mutex       sync.Mutex
 	machine     announce.Machine
 	speaker     *speaker
-	reflector   *bfd.Reflector
 	conf        model.BGP // that the speaker follows
 	routerID    netip.Addr
 	resumed     bool // what was kept is announced again
@@ -104,9 +103,6 @@ func (a *Announcer) Run(ctx context.Context) {
 			if a.speaker != nil {
 				a.speaker.end(true)
 			}
-			if a.reflector != nil {
-				a.reflector.Close()
-			}
 			return
 		case <-timer.C:
 		case <-a.wake:
@@ -154,11 +150,7 @@ func (a *Announcer) stop() {
 		a.speaker, a.machine, a.conf = nil, announce.Machine{}, model.BGP{}
 		a.save()
 	}
-	if a.reflector != nil {
-		a.reflector.Close()
-		a.reflector = nil
-	}
-	if err := bfd.Remove(a.o.Pins); err != nil {
+	if err := a.o.BFD.Routers(nil); err != nil {
 		a.problems = append(a.problems, err.Error())
 	}
 }
@@ -209,31 +201,13 @@ func (a *Announcer) follow(now time.Time, state *dataplane.Snapshot, conf *model
 
 // followBFD answers neighbours.
 func (a *Announcer) followBFD(conf *model.BGP) {
-	err := func() (err error) {
-		if conf.BFD.Interval == 0 {
-			if a.reflector != nil {
-				a.reflector.Close()
-				a.reflector = nil
-			}
-			return bfd.Remove(a.o.Pins)
-		}
-		if a.reflector == nil {
-			if a.reflector, err = bfd.Open(a.o.Pins); err != nil {
-				return err
-			}
-		}
-		var sessions []bfd.Session
-		var devices []int
-		resolver := netdev.NewResolver()
+	var sessions []bfd.Session
+	if conf.BFD.Interval != 0 {
 		for _, n := range conf.Neighbors {
 			sessions = append(sessions, bfd.Session{Neighbor: n.Address, Interval: time.Duration(conf.BFD.Interval), Multiplier: conf.BFD.Multiplier})
-			if hop, _ := resolver.Lookup(n.Address); hop.Ifindex != 0 && !slices.Contains(devices, hop.Ifindex) {
-				devices = append(devices, hop.Ifindex)
-			}
 		}
-		return a.reflector.Follow(sessions, devices)
-	}()
-	if err != nil {
+	}
+	if err := a.o.BFD.Routers(sessions); err != nil {
 		a.problems = append(a.problems, err.Error())
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ballast-lb/ballast/internal/api"
-	"github.com/ballast-lb/ballast/internal/linux/bfd"
 )
 
 // Status is nil for a load balancer without BGP.
@@ -28,14 +27,11 @@ func (a *Announcer) Status() *api.BGPStatus {
 	if a.speaker != nil {
 		sessions = a.speaker.sessions()
 	}
-	echoes := map[netip.Addr]bfd.State{}
-	if a.reflector != nil {
-		var addresses []netip.Addr
-		for _, n := range conf.Neighbors {
-			addresses = append(addresses, n.Address)
-		}
-		echoes = a.reflector.States(addresses)
+	var addresses []netip.Addr
+	for _, n := range conf.Neighbors {
+		addresses = append(addresses, n.Address)
 	}
+	echoes := a.o.BFD.States(addresses)
 	for i := range sessions {
 		n := &sessions[i]
 		row := api.BGPNeighbor{Address: n.Address, AS: n.as, Up: n.established, Since: n.since, Why: n.why, Carries: familyNames(n.carries), Local: n.local}

@@ -3,6 +3,7 @@ package replicated
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"time"
 
@@ -23,18 +24,21 @@ const (
 	publicAddress = "203.0.113.1"
 )
 
+// members are the functions that there are at first.
+var members = []int{1, 2, 3}
+
 // runFunctions plays the same events twice: with a table that load balancers replicate, in which the way back is found; and by hash, where each function
 // has an address of its own, so that the way back needs no load balancer.
 func runFunctions(run *scenario.Run) {
 	play := func(setup world.Setup, act func(*world.Trial)) {
-		setup.NoAgents, setup.Members = true, []int{1, 2, 3}
+		setup.NoAgents, setup.Members = true, members
 		setup.Topology = world.Topology{LBs: gateways, Servers: make([]world.ServerNode, functions+outsides), Functions: functions, Management: true, Controllers: 1, EtcdMembers: 1}
 		for i := functions; i < functions+outsides; i++ {
 			setup.Topology.Servers[i].FarMTU = 1500
 		}
 		run.Trial(setup, act)
 	}
-	play(world.Setup{Name: "replicated", Services: []*fleet.Service{functionService("public", publicAddress+"/32", model.AffinityReplicated),
+	play(world.Setup{Name: "replicated", Gateways: true, Services: []*fleet.Service{functionService("public", publicAddress+"/32", model.AffinityReplicated),
 		functionService("gateway", "0.0.0.0/0", model.AffinityReplicated)}}, func(t *world.Trial) { changeFunctions(t, run.Result, true) })
 	play(world.Setup{Name: "a function dies", Services: []*fleet.Service{functionService("public", publicAddress+"/32", model.AffinityReplicated),
 		functionService("gateway", "0.0.0.0/0", model.AffinityReplicated)}, Cuts: true}, func(t *world.Trial) { loseFunction(t, run.Result) })
@@ -54,33 +58,43 @@ func functionService(name, destinations string, affinity model.Affinity) *fleet.
 
 // changeFunctions is the series of events.
 func changeFunctions(t *world.Trial, result *scenario.Result, replicated bool) {
+	active, slowest := slices.Clone(members), 0.0
 	on := func(lbs ...int) {
 		if replicated {
 			awaitRing(t, lbs...)
-			t.Routes.FunctionsBy(lbs...)
+			t.Routes.AwaitGateways(active, lbs...)
 		}
 	}
-	lose := func(lb int, others ...int) { // functions send to the dead load balancer until controllers have taken it off the ring
-		began := time.Now()
+	lose := func(lb int, others ...int) { // functions send to the dead load balancer until they notice by themselves
+		if !replicated {
+			t.Failures.CrashLB(lb)
+			return
+		}
+		left, began := t.Routes.WatchGateways(active, lb), time.Now()
 		t.Failures.CrashLB(lb)
+		took := left().Sub(began)
+		slowest = max(slowest, world.Round(took))
+		t.Lab.Progress("%s: functions left %s %d ms after its crash", t.Setup.Name, world.LBName(lb), took.Milliseconds())
 		on(others...)
-		if replicated {
-			t.Lab.Progress("%s: functions left %s %d ms after its crash", t.Setup.Name, world.LBName(lb), time.Since(began).Milliseconds())
-		}
 	}
+	t.Routes.FunctionsBy()
 	if replicated {
+		t.Routes.BlackholeFunctions()
 		t.Fleet.Replicas = model.Replicas{Chain: 2, IdleTimeout: model.Duration(30 * time.Second)}
 		t.Rollout.Apply()
 		on(1, 2, 3)
-	} else {
-		t.Routes.FunctionsBy()
 	}
 	t.Endpoints.StartOutside(echoPort)
 	web := t.Network.Outside(1) + ":80"
 	running := t.Traffic.Generate(scenario.Downloads(web, 20), scenario.Browsers(web, 20), scenario.Shorts(web, 30), datagramsThrough(t))
 	t.Traffic.Busy(running, 200)
 	t.Series(running,
-		world.Step{What: "add function s4", Do: func() { t.Pool.AddServer(4); t.Rollout.Apply() }},
+		world.Step{What: "add function s4", Do: func() {
+			t.Pool.AddServer(4)
+			t.Rollout.Apply()
+			active = append(active, 4)
+			on(1, 2, 3)
+		}},
 		world.Step{What: "lb1 loses its power", Do: func() { lose(1, 2, 3) }},
 		world.Step{What: "remove function s1, whose connections stay", Do: func() { t.Pool.RemoveServer(1); t.Rollout.Apply() }},
 		world.Step{What: "lb1 returns", Do: func() { t.Failures.ReturnLB(1); on(1, 2, 3) }},
@@ -88,6 +102,7 @@ func changeFunctions(t *world.Trial, result *scenario.Result, replicated bool) {
 		world.Step{What: "lb3 loses its power", Do: func() { lose(3, 1, 2) }},
 		world.Step{What: "function s2 gets connections again", Do: func() { t.Pool.Activate(2); t.Rollout.Apply() }})
 	if replicated {
+		result.Measure("gateway_left_seconds", slowest)
 		result.Expect(t.Rollout.Differs(world.LBName(1)) == nil, "lb1 is behind")
 	}
 }

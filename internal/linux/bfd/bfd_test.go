@@ -156,17 +156,26 @@ func TestRoutersAreAnsweredBehindGenericXDP(t *testing.T) {
 	}
 }
 
-func (h *host) open(t *testing.T, neighbors ...netip.Addr) (r *bfd.Reflector) {
+func (h *host) open(t *testing.T, neighbors ...netip.Addr) *bfd.Reflector {
+	t.Helper()
+	return h.follow(t, sessions(300*time.Millisecond, neighbors), nil)
+}
+
+func sessions(interval time.Duration, neighbors []netip.Addr) (all []bfd.Session) {
+	for _, neighbor := range neighbors {
+		all = append(all, bfd.Session{Neighbor: neighbor, Interval: interval, Multiplier: 3})
+	}
+	return all
+}
+
+// follow opens a reflector that answers routers and network functions.
+func (h *host) follow(t *testing.T, routers, functions []bfd.Session) (r *bfd.Reflector) {
 	t.Helper()
 	progtest.Check(t, h.spaces[0].Do(func() (err error) {
 		if r, err = bfd.Open(h.pins + "/test"); err != nil {
 			return err
 		}
-		var sessions []bfd.Session
-		for _, neighbor := range neighbors {
-			sessions = append(sessions, bfd.Session{Neighbor: neighbor, Interval: 300 * time.Millisecond, Multiplier: 3})
-		}
-		return r.Follow(sessions, nil, []int{h.ifindex})
+		return r.Follow(routers, functions, []int{h.ifindex})
 	}))
 	return r
 }

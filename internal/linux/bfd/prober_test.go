@@ -68,19 +68,8 @@ func (a *asks) receive() bfd.Packet {
 // functions opens a reflector that answers network functions for so long.
 func (h *host) functions(t *testing.T, long time.Duration, neighbors ...netip.Addr) (r *bfd.Reflector) {
 	t.Helper()
-	progtest.Check(t, h.spaces[0].Do(func() (err error) {
-		if r, err = bfd.Open(h.pins + "/test"); err != nil {
-			return err
-		}
-		var sessions []bfd.Session
-		for _, neighbor := range neighbors {
-			sessions = append(sessions, bfd.Session{Neighbor: neighbor, Interval: 100 * time.Millisecond, Multiplier: 3})
-		}
-		if err = r.Follow(nil, sessions, []int{h.ifindex}); err == nil {
-			err = r.Answer(long)
-		}
-		return err
-	}))
+	r = h.follow(t, nil, sessions(100*time.Millisecond, neighbors))
+	progtest.Check(t, r.Answer(long))
 	return r
 }
 

@@ -119,7 +119,7 @@ func (r *holdRig) seen() (list [][]byte) {
 // directly is what XDP makes of a segment of a connection whose server is known.
 func (r *holdRig) directly(frame []byte) []byte {
 	r.Helper()
-	r.eachBegun(func(begun *lbSessionBegun) { begun.Held = 0 })
+	r.changeBegun(r.begunPlaces(), func(begun *lbSessionBegun) { begun.Held = 0 })
 	got, _ := r.send(frame)
 	if got.verdict != lbVerdictFORWARDED_STARTING || got.action != xdpRedirect {
 		r.Fatalf("%s, action %d", verdictNames[got.verdict], got.action)
@@ -204,31 +204,31 @@ func (r *holdRig) hold(random *rand.Rand, f flow, n int) {
 			r.checkAgain(s, again, s.prefix(pieces, have))
 		}
 	}
-	released := r.seen()
+	released, places := r.seen(), r.begunPlaces()
 	for _, frame := range append(pieces, s.echoing(uint32(len(hello)), []byte("early data"))) {
-		r.checkFollows(frame)
+		r.checkFollows(places, frame)
 	}
 	r.checkReleased(session, pieces, have, released)
 }
 
 // checkFollows: what comes right after the release does not overtake it.
-func (r *holdRig) checkFollows(frame []byte) {
+func (r *holdRig) checkFollows(places []uint32, frame []byte) {
 	r.Helper()
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); {
-		r.eachBegun(func(begun *lbSessionBegun) { begun.At = uint16(uint64(clockNow()) * 1_000_000 >> 26) })
+		r.changeBegun(places, func(begun *lbSessionBegun) { begun.At = uint16(uint64(clockNow()) * 1_000_000 >> 26) })
 		got, release := r.send(frame)
 		if got.verdict != lbVerdictFORWARDED_STARTING || release {
 			r.Fatalf("what follows: %s, action %d", verdictNames[got.verdict], got.action)
 		}
 		if got.action == xdpPass {
 			return
-		} // else it was longer ago than HOLD_DETOUR_MS: this process was not running
+		} // else it was longer ago than HOLD_DETOUR_TIME: this process was not running
 	}
 	r.Fatal("what follows goes directly")
 }
 
-// eachBegun visits the places of connections that have begun, and writes back what changes.
-func (w *world) eachBegun(change func(*lbSessionBegun)) {
+// begunPlaces are those where connections have begun.
+func (w *world) begunPlaces() (used []uint32) {
 	w.Helper()
 	places := w.lb.objects.SessionsBegun.MaxEntries()
 	keys, sets := make([]uint32, places), make([]lbSessionBegunSet, places)
@@ -236,11 +236,25 @@ func (w *world) eachBegun(change func(*lbSessionBegun)) {
 		w.Fatal(err)
 	}
 	for i, set := range sets {
+		if set != (lbSessionBegunSet{}) {
+			used = append(used, keys[i])
+		}
+	}
+	return used
+}
+
+// changeBegun visits the connections that have begun at these places, and writes back what changes.
+func (w *world) changeBegun(places []uint32, change func(*lbSessionBegun)) {
+	w.Helper()
+	for _, place := range places {
+		var set lbSessionBegunSet
+		mustSet(w.lb.objects.SessionsBegun.Lookup(place, &set))
+		was := set
 		for way := range set.Ways {
 			change(&set.Ways[way])
 		}
-		if set != sets[i] {
-			mustSet(w.lb.objects.SessionsBegun.Put(keys[i], set))
+		if set != was {
+			mustSet(w.lb.objects.SessionsBegun.Put(place, set))
 		}
 	}
 }

@@ -35,7 +35,7 @@ func (w *world) held() (entries, bytes map[string]uint64) {
 			entries[name]++
 		}
 	}
-	w.eachBegun(func(begun *lbSessionBegun) {
+	w.changeBegun(w.begunPlaces(), func(begun *lbSessionBegun) {
 		if begun.Id != 0 {
 			entries["sessions_begun"]++
 		}

@@ -158,9 +158,11 @@ func Run(ctx context.Context, o Options) (err error) {
 	})
 	running.Go(func() { periodic.Every(ctx, agePeriod, d.ageTunnels) })
 	running.Go(func() { d.accepts.Run(ctx) })
-	running.Go(func() { d.gateways.Run(ctx) })
-	d.followGateways(time.Now())
-	running.Go(func() { periodic.Every(ctx, agePeriod, d.followGateways) })
+	if o.GatewayTable != 0 {
+		d.followGateways(time.Now())
+		running.Go(func() { d.gateways.Run(ctx) })
+		running.Go(func() { periodic.Every(ctx, agePeriod, d.followGateways) })
+	}
 	running.Go(func() { periodic.Every(ctx, agePeriod, d.answers.Observe) })
 	running.Go(func() { readiness.Log(ctx, o.Log, d.reports.health) })
 	if d.credentials != nil {

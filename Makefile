@@ -26,7 +26,7 @@ LONGEST  := ./internal/linux/server ./internal/daemon ./internal/linux/lb
 RACE     := ./internal/api/... ./internal/cli/... ./internal/daemon/... ./internal/config/... ./internal/plan/... ./internal/store/... ./internal/pki/... ./internal/lab/sim ./pkg/quiclb ./pkg/sessionticket
 FUZZ     ?= 4000x
 # tests that read a daemon's metrics, which promtool then checks, too
-METRICS  := TestCountersAreServedToPrometheus|TestALoadBalancerTakesTheNewestState|TestAnAgentTakesTunnelsOf|TestRootIsServedOnASocket|Pages?$$|RoutineDoesNot|TestTheVIPFollows|TestTheFirstTierNotices
+METRICS  := TestCountersAreServedToPrometheus|TestALoadBalancerTakesTheNewestState|TestAnAgentTakesTunnelsOf|TestRootIsServedOnASocket|Pages?$$|RoutineDoesNot|TestTheVIPFollows|TestTheFirstTierNotices|TestANetworkFunctionSends
 # of test/kernels/boot; make test takes the oldest
 KERNELS  ?= 6.1 6.12 newest arm64-6.12
 # not a tool of go.mod: the product's list of modules would name it and what it needs

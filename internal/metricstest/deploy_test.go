@@ -308,7 +308,7 @@ func TestAlertsFireWhenTheyMustByPromtool(t *testing.T) {
 // Rules that page are tried on what running daemons say, besides the series of ballast.rules.test.yml.
 func TestEveryPageIsFiredByAFaultOfARunningDaemon(t *testing.T) {
 	tried := ""
-	for _, name := range []string{"daemon/pages_test.go", "daemon/lb_all_down_test.go", "daemon/lb_tier_test.go", "controller/pages_test.go"} {
+	for _, name := range []string{"daemon/pages_test.go", "daemon/agent_gateways_test.go", "daemon/lb_all_down_test.go", "daemon/lb_tier_test.go", "controller/pages_test.go"} {
 		tried += read(t, "internal/"+name)
 	}
 	for _, rule := range alerts(t) {

@@ -16,6 +16,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/linux/bfd"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
@@ -48,8 +50,8 @@ type family struct {
 	machine gateways.Machine
 	own     netip.Addr // of this host, which load balancers know; invalid: it has none of this family
 	link    netdev.Link
-	problem string // with the route, or in sending
-	set     []netip.Addr
+	problem string       // with the route, or in sending
+	set     []netip.Addr // in the route
 	checked time.Time
 }
 
@@ -273,6 +275,32 @@ func (g *Gateways) Status(now time.Time) (all []api.Gateway) {
 		f.mutex.Unlock()
 	}
 	return all
+}
+
+var (
+	answeringMetric = prometheus.NewDesc("ballast_agent_gateways_answering", "Load balancers on the link of this network function that answer its BFD (--gateway-table).",
+		[]string{"family"}, nil)
+	routedMetric = prometheus.NewDesc("ballast_agent_gateways_routed", "Load balancers that the default route of this network function leads to: those that answer or, if none does, those that were the last to.",
+		[]string{"family"}, nil)
+)
+
+// Collect exports how many load balancers there are for each family of which services name this host as a network function.
+func (g *Gateways) Collect(out chan<- prometheus.Metric) {
+	for _, f := range g.families {
+		f.mutex.Lock()
+		if f.own.IsValid() {
+			answering := 0
+			for _, s := range f.machine.Status() {
+				if s.Answers {
+					answering++
+				}
+			}
+			name := map[bool]string{false: "ipv4", true: "ipv6"}[f.route.IPv6]
+			out <- prometheus.MustNewConstMetric(answeringMetric, prometheus.GaugeValue, float64(answering), name)
+			out <- prometheus.MustNewConstMetric(routedMetric, prometheus.GaugeValue, float64(len(f.set)), name)
+		}
+		f.mutex.Unlock()
+	}
 }
 
 // Problems are why the route is not as it should be.

@@ -21,7 +21,7 @@ const (
 	probeFlows    = 32                    // of ports of their own: each load balancer has some
 )
 
-// Probes go from the client to a UDP service, whose servers send them back.
+// Probes go from the client to who sends them back.
 type Probes struct {
 	clients *Clients
 	flows   []*probeFlow
@@ -36,7 +36,7 @@ type probeFlow struct {
 	came   []bool
 }
 
-// Probe begins.
+// Probe begins. The servers of a UDP service send probes back.
 func (c *Clients) Probe(service netip.AddrPort) *Probes {
 	for _, name := range names(ServerName, len(c.network.Servers)) {
 		script.Check(c.network.lab.Space(name).Do(func() error {
@@ -48,6 +48,11 @@ func (c *Clients) Probe(service netip.AddrPort) *Probes {
 			return err
 		}))
 	}
+	return c.ProbeEcho(service)
+}
+
+// ProbeEcho begins, to who sends datagrams back already, with anything in front of them.
+func (c *Clients) ProbeEcho(service netip.AddrPort) *Probes {
 	p := &Probes{clients: c, stop: make(chan struct{})}
 	source := netip.MustParseAddr(c.network.SourceAddresses(service.Addr().Is6())[0])
 	for i := range probeFlows {
@@ -114,11 +119,11 @@ func (f *probeFlow) receive() {
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err != nil || n != 8 {
+		if err != nil || n < 8 {
 			continue
 		}
 		f.mutex.Lock()
-		if number := binary.BigEndian.Uint64(buffer); number < uint64(len(f.came)) {
+		if number := binary.BigEndian.Uint64(buffer[n-8:]); number < uint64(len(f.came)) {
 			f.came[number] = true
 		}
 		f.mutex.Unlock()
@@ -133,6 +138,16 @@ func (p *Probes) Stop() {
 		close(p.stop)
 	}
 	p.wait.Wait()
+}
+
+// AwaitSent waits until so many have been sent since begin.
+func (p *Probes) AwaitSent(begin time.Time, count int) {
+	await.Until(p.clients.network.lab.Context, await.Deadline, fmt.Sprintf("%d probes are sent", count), func() error {
+		if _, sent, _ := p.count(begin, time.Now()); sent < count {
+			return fmt.Errorf("%d are", sent)
+		}
+		return nil
+	})
 }
 
 // Lost counts those sent since begin that did not come back, of how many; the last of them was sent outage after begin.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
+	"github.com/ballast-lb/ballast/internal/lab/loadmeter"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/script"
@@ -58,23 +59,20 @@ func functionService(name, destinations string, affinity model.Affinity) *fleet.
 
 // changeFunctions is the series of events.
 func changeFunctions(t *world.Trial, result *scenario.Result, replicated bool) {
-	active, slowest := slices.Clone(members), 0.0
+	active := slices.Clone(members)
 	on := func(lbs ...int) {
 		if replicated {
 			awaitRing(t, lbs...)
 			t.Routes.AwaitGateways(active, lbs...)
 		}
 	}
+	var cuts powerCuts
 	lose := func(lb int, others ...int) { // functions send to the dead load balancer until they notice by themselves
 		if !replicated {
 			t.Failures.CrashLB(lb)
 			return
 		}
-		left, began := t.Routes.WatchGateways(active, lb), time.Now()
-		t.Failures.CrashLB(lb)
-		took := left().Sub(began)
-		slowest = max(slowest, world.Round(took))
-		t.Lab.Progress("%s: functions left %s %d ms after its crash", t.Setup.Name, world.LBName(lb), took.Milliseconds())
+		cuts.cut(t, lb, active, others)
 		on(others...)
 	}
 	t.Routes.FunctionsBy()
@@ -102,9 +100,56 @@ func changeFunctions(t *world.Trial, result *scenario.Result, replicated bool) {
 		world.Step{What: "lb3 loses its power", Do: func() { lose(3, 1, 2) }},
 		world.Step{What: "function s2 gets connections again", Do: func() { t.Pool.Activate(2); t.Rollout.Apply() }})
 	if replicated {
-		result.Measure("gateway_left_seconds", slowest)
+		cuts.judge(result)
 		result.Expect(t.Rollout.Differs(world.LBName(1)) == nil, "lb1 is behind")
 	}
+}
+
+// Implementation constants.
+const (
+	gatewayMax  = time.Second // from a power cut until no function sends to the load balancer: BFD takes 300 to 400 ms, and the route has to be changed
+	probesAfter = 5000        // sent after each power cut when all go on without the load balancer
+)
+
+// powerCuts are what power cuts of load balancers did to datagrams that go through functions and back all the time. Times are the longest of all.
+type powerCuts struct {
+	left   time.Duration // from a cut until no function sent to the load balancer
+	mended time.Duration // until the others forwarded by a ring without it: those that had to ask it are lost until then
+	outage time.Duration // until the last one was sent that is lost
+	lost   int
+	asked  int // lost of those that were sent when no function sent to the load balancer any more
+	after  int // lost of those that were sent when the others went by another ring as well
+}
+
+// cut cuts a load balancer's power, and has functions find out.
+func (c *powerCuts) cut(t *world.Trial, lb int, functions, others []int) {
+	probes := t.Clients.ProbeEcho(netip.MustParseAddrPort(echoOutside(t)))
+	defer probes.Stop()
+	gatewayLeft, ringChanged, begin := t.Routes.WatchGateways(functions, lb), watchRing(t, lb, others...), time.Now()
+	t.Failures.CrashLB(lb)
+	left, mended := gatewayLeft(), ringChanged()
+	probes.AwaitSent(mended, probesAfter)
+	lost, sent, outage := probes.Lost(begin)
+	asked, _, _ := probes.Lost(left)
+	after, _, _ := probes.Lost(mended)
+	c.left, c.mended, c.outage = max(c.left, loadmeter.Between(begin, left)), max(c.mended, loadmeter.Between(begin, mended)), max(c.outage, outage)
+	c.lost, c.asked, c.after = c.lost+lost, c.asked+asked, c.after+after
+	t.Lab.Progress("%s: functions left %s %d ms after its power cut began, and others went by a ring without it after %d ms; %d of %d datagrams are lost, %d of them sent after the first, %d after both, the last after %d ms",
+		t.Setup.Name, world.LBName(lb), left.Sub(begin).Milliseconds(), mended.Sub(begin).Milliseconds(), lost, sent, asked, after, outage.Milliseconds())
+}
+
+// judge says what was measured.
+func (c *powerCuts) judge(result *scenario.Result) {
+	result.Measure("gateway_left_seconds", world.Round(c.left))
+	result.Measure("ring_changed_seconds", world.Round(c.mended))
+	result.Measure("datagrams_lost_until_seconds", world.Round(c.outage))
+	result.Measure("datagrams_lost", float64(c.lost))
+	result.Measure("datagrams_lost_after_gateway_left", float64(c.asked))
+	result.Measure("datagrams_lost_after_ring_changed", float64(c.after))
+	result.Expect(c.left <= gatewayMax, "it has taken functions %v to leave a dead load balancer", c.left)
+	result.Expect(c.mended <= missedMax, "it has taken load balancers %v to go on without a dead one", c.mended)
+	result.Expect(c.lost > 0, "power cuts have cost no datagram: they were not seen")
+	result.Expect(c.after == 0, "%d datagrams are lost although all went on without the dead load balancer", c.after)
 }
 
 // loseFunction cuts a function off, and has it switched off: its connections break, and no others.
@@ -147,6 +192,9 @@ const flowsThrough = 150
 
 // datagramsThrough are questions and answers of flows through functions; their servers say by which port they came.
 func datagramsThrough(t *world.Trial) traffic.Flow {
-	return traffic.Flow{Name: "udp", Target: fmt.Sprintf("%s:%d", t.Network.Outside(2), echoPort), UDP: true, Count: flowsThrough, Concurrent: flowsThrough, PerSecond: 100, Repeat: true,
+	return traffic.Flow{Name: "udp", Target: echoOutside(t), UDP: true, Count: flowsThrough, Concurrent: flowsThrough, PerSecond: 100, Repeat: true,
 		Again: 500 * time.Millisecond, Requests: []traffic.Request{{Bytes: 100, Pause: 700 * time.Millisecond}, {Bytes: 900, Pause: 1500 * time.Millisecond}}}
 }
+
+// echoOutside is who sends back what comes through functions.
+func echoOutside(t *world.Trial) string { return fmt.Sprintf("%s:%d", t.Network.Outside(2), echoPort) }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/lab/await"
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
 	"github.com/ballast-lb/ballast/internal/lab/loadmeter"
@@ -176,4 +177,30 @@ func awaitRing(t *world.Trial, numbers ...int) {
 		}
 		return nil
 	})
+}
+
+// watchRing returns what waits until these load balancers forward by another ring, without one, and returns when that was seen.
+func watchRing(t *world.Trial, without int, others ...int) (changed func() time.Time) {
+	ring := func(i int) *api.ReplicaStatus {
+		var status api.LBStatus
+		script.Check(t.Daemons.Client(world.LBName(i)).Get(t.Context, api.PathStatus, &status))
+		return status.Replicas
+	}
+	before := map[int]uint32{}
+	for _, i := range others {
+		before[i] = ring(i).Version
+	}
+	return func() time.Time {
+		await.Promised(t.Context, ringWithin, world.LBName(without)+" is off the ring", func() error {
+			for _, i := range others {
+				now := ring(i)
+				on := slices.ContainsFunc(now.Peers, func(p api.ReplicaPeer) bool { return p.Name == world.LBName(without) && p.OnRing })
+				if on || now.Version == before[i] {
+					return fmt.Errorf("%s goes by version %d", world.LBName(i), now.Version)
+				}
+			}
+			return nil
+		})
+		return time.Now()
+	}
 }

@@ -51,21 +51,22 @@ int spread(struct xdp_md *ctx)
 	const struct bench_flow *flow;
 	__u8 *data;
 	__u32 port;
+	__u64 due = due_now();
 
-	if (state.runs - *(volatile __u64 *)&crossing.arrived >= in_switch)
+	if (!due || state.runs >= cell.listed || state.runs - *(volatile __u64 *)&crossing.arrived >= in_switch)
 		return XDP_DROP;
 	crossing.sender = bpf_get_current_task();
 	state.runs++;
 	flow = next_flow();
-	if (!flow || !forwarders || write_frame(ctx, flow))
+	if (!flow || !forwarders || write_frame(ctx, flow) || mark_frame(ctx, due))
 		return XDP_ABORTED;
+	crossing.due += (__u64)pace * flow->wait >> WAIT_SHIFT;
 	data = (void *)(long)ctx->data;
 	if (data + ETH_ALEN > (__u8 *)(long)ctx->data_end)
 		return XDP_ABORTED;
 	port = 1 + bpf_ntohs(flow->port[0]) % forwarders;
 	data[4] = 1;
 	data[5] = port;
-	crossing.sent_at = bpf_ktime_get_ns();
 	return bpf_redirect_map(&ports, port, XDP_ABORTED);
 }
 
@@ -78,8 +79,7 @@ int deliver(struct xdp_md *ctx)
 		return XDP_DROP;
 	if (data[4] == 1)
 		return bpf_redirect_map(&ports, data[5], XDP_ABORTED);
-	took[crossing.arrived & (TIMED - 1)] =
-		bpf_get_current_task() == crossing.sender ? bpf_ktime_get_ns() - crossing.sent_at : 0;
+	read_mark(ctx);
 	arrive(ctx);
 	return XDP_DROP;
 }

@@ -41,7 +41,8 @@ inline_always void learn_index(struct xdp_md *ctx)
  * that look otherwise than they should, and those that the kernel handled in another thread's time. */
 struct bench_crossing {
 	__u64 sender, arrived, unexpected, elsewhere;
-	__u64 sent_at; /* through a switch: when the last was sent, in ns */
+	__u64 due; /* through a switch: when the next is, in ns */
+	__u64 called; /* when it was last asked for */
 };
 struct bench_crossing crossing;
 
@@ -63,9 +64,59 @@ struct {
 	__type(value, __u32);
 } ports SEC(".maps");
 
-/* Set by user space: clients' packets go to ports 1 to so many; and so many are on their way at once. */
+/* Set by user space: clients' packets go to ports 1 to so many; so many are on their way at once; from when one is due
+ * to when the next is it takes so many ns on average, or 0: it is due once there is room; and a run begins. */
 __u32 forwarders = 1;
 __u32 in_switch = 1;
+__u32 pace;
+__u32 resumed;
+#define WAIT_SHIFT 12 /* as in internal/lab/bench/wrapper/crossing.go */
+/* More than what is on its way through a switch takes: the sender's thread did not run. */
+#define STALLED_NS 500000
 
-/* With one on its way at once: for how long, in ns; 0: another thread had it at the end. */
-__u32 took[TIMED];
+/* For how long each of the list was on its way since it was due, in ns; 0: another thread had it at the end. */
+__u32 took[LISTED];
+
+/* What a frame says of itself, behind its UDP header. */
+struct bench_mark {
+	__u64 due;
+	__u32 number;
+} __attribute__((packed));
+#define MARK_OFFSET (sizeof(struct ethhdr) + sizeof(struct iphdr) + sizeof(struct udphdr))
+
+/* When the next frame is due; 0: not yet. While nobody asks for it, time stands still. */
+inline_always __u64 due_now(void)
+{
+	__u64 now = bpf_ktime_get_ns(), due;
+
+	if (!pace)
+		return now;
+	if (!crossing.due)
+		crossing.due = now;
+	else if (resumed || now - crossing.called > STALLED_NS)
+		crossing.due += now - crossing.called;
+	resumed = 0;
+	crossing.called = now;
+	due = crossing.due;
+	return due <= now ? due : 0;
+}
+
+inline_always int mark_frame(struct xdp_md *ctx, __u64 due)
+{
+	struct bench_mark *mark = (void *)(long)ctx->data + MARK_OFFSET;
+
+	if ((void *)(mark + 1) > (void *)(long)ctx->data_end)
+		return -1;
+	mark->due = due;
+	mark->number = state.runs - 1;
+	return 0;
+}
+
+inline_always void read_mark(struct xdp_md *ctx)
+{
+	const struct bench_mark *mark = (void *)(long)ctx->data + (cell.growth & 63) + MARK_OFFSET;
+
+	if ((void *)(mark + 1) <= (void *)(long)ctx->data_end)
+		took[mark->number & (LISTED - 1)] =
+			bpf_get_current_task() == crossing.sender ? bpf_ktime_get_ns() - mark->due : 0;
+}

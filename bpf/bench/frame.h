@@ -6,7 +6,6 @@
 
 #define FRAME_LENGTH 96
 #define IN_FLIGHT 192 /* a veth device's queue holds 256 */
-#define TIMED 4096
 /* NOP NOP TS right behind the fixed part of the TCP header. */
 #define ECHO_OFFSET (sizeof(struct ethhdr) + sizeof(struct iphdr) + sizeof(struct tcphdr) + 8)
 
@@ -37,7 +36,7 @@ struct bench_flow {
 	__be16 port[2]; /* the client's, the service's */
 	__be32 echo; /* or what else is at ECHO_OFFSET */
 	__sum16 check; /* of the IP header */
-	__u16 pad;
+	__u16 wait; /* through a switch: until the next is due, in parts of the mean */
 	__be32 acknowledged; /* IPv4: by TCP, or what else is there */
 };
 _Static_assert(sizeof(struct bench_flow) == 20, "bench_flow");

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/ballast-lb/ballast/internal/algo/ring"
 	"github.com/ballast-lb/ballast/internal/lab/bench/wrapper"
@@ -34,6 +35,7 @@ type replicaRig struct {
 	next     uint32 // the first flow that no packet has had yet
 	k0, k1   uint64 // of the keys of connections
 	counted  map[string]uint64
+	carried  map[int]float64 // ns for a packet, by packets of a connection, of what chains of one carry
 }
 
 // replicaNode is a load balancer; its number is one more than its index.
@@ -49,7 +51,7 @@ func nodeAddress(number int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 
 func nodeMAC(number int) net.HardwareAddr { return net.HardwareAddr{2, 0, 0, 0, 1, byte(number)} }
 
 func openReplicaRig() (r *replicaRig, err error) {
-	r = &replicaRig{counted: map[string]uint64{}}
+	r = &replicaRig{counted: map[string]uint64{}, carried: map[int]float64{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, r.close())
@@ -254,10 +256,15 @@ func (r *replicaRig) chain(flow uint32) []uint16 {
 	return r.view.Chains[r.view.List.Arc(ring.Key(replicaKey(r.k0, r.k1, flow)).Position())]
 }
 
+// forwarder is the load balancer, of so many, that the switch sends a flow's packets to.
+func forwarder(flow, nodes uint32) uint16 {
+	return uint16(1 + uint32(wrapper.Client(flow).Port())%nodes)
+}
+
 // messages is how many a flow's first packet takes, of the load balancer that the switch sends it to: to each of the chain but that itself, and from the
 // tail to it.
-func (r *replicaRig) messages(flow uint32, nodes int) (n int) {
-	forwarder := uint16(1 + uint32(wrapper.Client(flow).Port())%uint32(nodes))
+func (r *replicaRig) messages(flow, nodes uint32) (n int) {
+	forwarder := forwarder(flow, nodes)
 	at := forwarder
 	for _, member := range append(append([]uint16{}, r.chain(flow)...), forwarder) {
 		if member != at {
@@ -277,44 +284,26 @@ func (r *replicaRig) fresh(count uint32) []uint32 {
 	return flows
 }
 
-// flowElsewhere is a fresh one that the first load balancer keeps no entry of.
-func (r *replicaRig) flowElsewhere() uint32 {
-	for {
-		flow := r.fresh(1)[0]
-		in := false
-		for _, member := range r.chain(flow) {
-			in = in || member == 1
-		}
-		if !in {
-			return flow
+// elsewhere are fresh flows whose packets the switch sends, of so many load balancers, to one that is not in their chain.
+func (r *replicaRig) elsewhere(count, nodes uint32) (flows []uint32) {
+	for uint32(len(flows)) < count {
+		if flow := r.fresh(1)[0]; !slices.Contains(r.chain(flow), forwarder(flow, nodes)) {
+			flows = append(flows, flow)
 		}
 	}
+	return flows
 }
 
-// cross sends at least so many of the flows' packets through the switch, to the first load balancers.
-func (r *replicaRig) cross(flows []uint32, frames, nodes uint32) (c wrapper.Crossing, err error) {
-	return r.send(flows, frames, func() (c wrapper.Crossing, err error) { return r.programs.CrossSwitch(r.ports[0].Index, frames, nodes) })
-}
-
-// time sends a packet of each flow to the first load balancer, one after the other, and returns how long each took.
-func (r *replicaRig) time(flows []uint32) (took []uint32, err error) {
-	_, err = r.send(flows, uint32(len(flows)), func() (c wrapper.Crossing, err error) {
-		c, took, err = r.programs.TimeSwitch(r.ports[0].Index, uint32(len(flows)))
-		return c, err
-	})
-	return took, err
-}
-
-// send has at least so many packets of the flows sent, and fails unless all arrive as they should.
-func (r *replicaRig) send(flows []uint32, frames uint32, send func() (wrapper.Crossing, error)) (c wrapper.Crossing, err error) {
+// cross sends a packet of each of the flows through the switch, and fails unless all arrive as they should.
+func (r *replicaRig) cross(flows []uint32, pace wrapper.Pace) (c wrapper.Crossing, err error) {
 	if err := r.programs.List(&r.cell, flows, nil); err != nil {
 		return c, err
 	}
 	err = r.hub.Do(func() (err error) { // on a thread of its own
-		c, err = send()
+		c, err = r.programs.CrossSwitch(r.ports[0].Index, uint32(len(flows)), pace)
 		return err
 	})
-	if err == nil && (c.Sent < uint64(frames) || c.Sent > uint64(len(flows)) || c.Arrived != c.Sent || c.Unexpected != 0) {
+	if err == nil && (c.Sent != uint64(len(flows)) || c.Arrived != c.Sent || c.Unexpected != 0) {
 		err = fmt.Errorf("%d of %d packets came to servers, %d of them of another length than expected", c.Arrived, c.Sent, c.Unexpected)
 	}
 	return c, err

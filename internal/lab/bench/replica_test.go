@@ -3,7 +3,9 @@ package bench
 import (
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/ballast-lb/ballast/internal/lab/bench/wrapper"
 	"github.com/ballast-lb/ballast/internal/linux/lb"
 )
 
@@ -17,6 +19,7 @@ func TestReplicas(t *testing.T) {
 	defer r.close()
 	t.Run("every cell is measured and every packet accounted for", func(t *testing.T) { testEveryReplicaCell(t, r) })
 	t.Run("a way that is not the chain's is refused", func(t *testing.T) { testWrongWay(t, r) })
+	t.Run("time counts from when a packet is due", func(t *testing.T) { testDue(t, r) })
 }
 
 func testEveryReplicaCell(t *testing.T, r *replicaRig) {
@@ -30,6 +33,22 @@ func testEveryReplicaCell(t *testing.T, r *replicaRig) {
 	}
 	for chain, l := range result.Latency {
 		if l.Chain != chain || l.P50NS <= 0 || l.P50NS > l.P99NS || l.Packets == 0 || chain > 0 && (l.Hops != chain+2 || l.EachNS <= 0) {
+			t.Errorf("%+v", l)
+		}
+	}
+	if len(result.Loaded) != len(loadedLengths)*len(loads)*latencyChains {
+		t.Errorf("%+v", result.Loaded)
+	}
+	for _, l := range result.Loaded {
+		if l.P50NS <= 0 || l.P50NS > l.P99NS || l.P99NS > l.P999NS || l.First == 0 || l.First > rounds*minLatency || l.PerSecond <= 0 {
+			t.Errorf("%+v", l)
+		}
+	}
+	if len(result.Lengths) != len(lengths) {
+		t.Errorf("%+v", result.Lengths)
+	}
+	for i, l := range result.Lengths {
+		if l.Packets != lengths[i] || l.MinNS <= 0 || l.MinNS > l.MedianNS || l.Messages < 1 || l.Messages > loadLength+1 || l.Ratio <= 0 {
 			t.Errorf("%+v", l)
 		}
 	}
@@ -66,18 +85,53 @@ func testWrongWay(t *testing.T, r *replicaRig) {
 		{"chains of another length", func() error { r.view.Chains[0] = nil; return nil }, "packets were"},
 		{"another service", func() error { r.cell.Frame[33]++; return nil }, "packets came to servers"},
 	} {
-		cell := r.cell
-		err := r.ring(3, 2)
-		if err == nil {
-			err = test.spoil()
+		for name, sample := range map[string]func() error{
+			"load":           func() error { return r.sampleLoad(&replicaCell{chain: 2, nodes: 3, length: 1}, 1000) },
+			"longer":         func() error { return r.sampleLoad(&replicaCell{chain: 2, nodes: 3, length: 10}, 1000) },
+			"time amid load": func() error { return r.sampleLoaded(&replicaCell{chain: 2, nodes: 3, length: 10, load: 0.5}, 100) },
+		} {
+			cell := r.cell
+			r.carried[10] = 10_000
+			err := r.ring(3, 2)
+			if err == nil {
+				err = test.spoil()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := sample(); err == nil || !strings.Contains(err.Error(), test.reason) {
+				t.Errorf("%s, %s: %v", name, test.name, err)
+			}
+			r.cell = cell
 		}
+	}
+}
+
+// testDue has packets come faster than they can be handled, and then slower.
+func testDue(t *testing.T, r *replicaRig) {
+	if err := r.ring(4, 1); err != nil {
+		t.Fatal(err)
+	}
+	const packets, part = 2000, 200
+	send := func(mean time.Duration) []float64 {
+		crossing, err := r.cross(r.elsewhere(packets, 4), wrapper.Pace{Ports: 4, Mean: mean})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := r.sampleLoad(&replicaCell{chain: 2, nodes: 3}, 1000); err == nil || !strings.Contains(err.Error(), test.reason) {
-			t.Errorf("%s: %v", test.name, err)
+		times, err := r.times(crossing.Sent, 1)
+		if err != nil {
+			t.Fatal(err)
 		}
-		r.cell = cell
+		return times
+	}
+	times := send(time.Nanosecond)
+	if first, last := percentile(times[:part], 50), percentile(times[len(times)-part:], 50); last < 4*first {
+		t.Errorf("all are due at once: it takes the first %.0f ns, and the last %.0f", first, last)
+	}
+	begin, mean := time.Now(), 20*time.Microsecond
+	send(mean)
+	if took := time.Since(begin); took < packets*mean*9/10 {
+		t.Errorf("%d packets, due every %v, were sent within %v", packets, mean, took)
 	}
 }
 

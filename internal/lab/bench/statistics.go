@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"gonum.org/v1/gonum/floats"
+	"gonum.org/v1/gonum/stat"
 )
 
 // spread is what is told of a series of measurements.
@@ -26,7 +27,6 @@ func plus(samples, more []float64) []float64 {
 }
 
 // percentile is the least sample that so many per cent of at least one are not above.
-func percentile(samples []float64, percent int) float64 {
-	sorted := slices.Sorted(slices.Values(samples))
-	return sorted[max(0, (len(sorted)*percent+99)/100-1)]
+func percentile(samples []float64, percent float64) float64 {
+	return stat.Quantile(percent/100, stat.Empirical, slices.Sorted(slices.Values(samples)), nil)
 }

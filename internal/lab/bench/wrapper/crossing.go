@@ -3,6 +3,8 @@ package wrapper
 import (
 	"errors"
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -12,8 +14,15 @@ import (
 // arrivalTimeout is for how long nothing comes back until the rest counts as lost.
 const arrivalTimeout = time.Second
 
-// Timed is how many frames are timed at most.
-const Timed = 4096
+// waitShift is that of bpf/bench/crossing.h: in how many parts of the mean the time from frame to frame is told.
+const waitShift = 12
+
+// How often a paced sender looks at the time in one system call, as frames wait while the next one begins, and before what it has sent goes on: the kernel's
+// 64 would cost each frame up to 9 us.
+const (
+	pacedRuns  = 1 << 18
+	pacedBatch = 4
+)
 
 // inSwitch is how many frames are on their way through a switch at once: of more, which pass many devices, the kernel leaves some to another thread.
 const inSwitch = 24
@@ -47,46 +56,67 @@ func (b *Wrapper) Port(number uint32, ifindex int) error {
 // back, or none does any more. They are real frames (BPF_PROG_RUN in live mode), those that were listed. The calling goroutine must be
 // locked to its thread: the kernel does the work of both ends in that thread's time, unless it is busy with others.
 func (b *Wrapper) Cross(ifindex int, frames uint32) (c Crossing, err error) {
-	return b.cross(b.objects.Sender, ifindex, frames, frames)
+	return b.cross(b.objects.Sender, ifindex, frames, frames, 0)
 }
 
-// CrossSwitch does so with a switch: each frame goes to one of the first ports, by its client's port. The device is one of the ports.
-func (b *Wrapper) CrossSwitch(ifindex int, frames, ports uint32) (c Crossing, err error) {
-	if err := errors.Join(b.objects.Forwarders.Set(ports), b.objects.InSwitch.Set(uint32(inSwitch))); err != nil {
-		return c, fmt.Errorf("set the ports that frames go to: %w", err)
-	}
-	return b.cross(b.objects.Spread, ifindex, frames, frames)
+// Pace is how frames go through a switch.
+type Pace struct {
+	Ports uint32        // that they go to, by their client's port: the first so many
+	Alone bool          // only one is on its way at once
+	Mean  time.Duration // from when one is due until the next is, at random (Poisson), all of the list; 0: each is due once there is room for it
 }
 
-// TimeSwitch does so frame by frame, to the first port, at most Timed of them. It returns for how long each was on its way, in ns; 0: another thread had it.
-func (b *Wrapper) TimeSwitch(ifindex int, frames uint32) (c Crossing, took []uint32, err error) {
-	if err := errors.Join(b.objects.Forwarders.Set(uint32(1)), b.objects.InSwitch.Set(uint32(1))); err != nil {
-		return c, nil, fmt.Errorf("set the port that frames go to: %w", err)
+// CrossSwitch does so with a switch. The device is one of its ports. No frame of the list is sent twice.
+func (b *Wrapper) CrossSwitch(ifindex int, frames uint32, pace Pace) (c Crossing, err error) {
+	atOnce, runs, batch := uint32(inSwitch), frames, uint32(0)
+	if pace.Alone {
+		atOnce, batch = 1, 1
+	} else if pace.Mean > 0 {
+		runs, batch = pacedRuns, pacedBatch
+		b.wait()
 	}
-	if c, err = b.cross(b.objects.Spread, ifindex, frames, 1); err != nil {
-		return c, nil, err
+	err = errors.Join(b.objects.Forwarders.Set(pace.Ports), b.objects.InSwitch.Set(atOnce), b.objects.Pace.Set(uint32(pace.Mean.Nanoseconds())))
+	if err != nil {
+		return c, fmt.Errorf("set the pace of frames: %w", err)
 	}
-	took = make([]uint32, Timed)
+	return b.cross(b.objects.Spread, ifindex, frames, runs, batch)
+}
+
+// wait draws how long after each frame of the list the next one is due.
+func (b *Wrapper) wait() {
+	random := rand.New(rand.NewPCG(1, 1))
+	for i := range b.listed.Load().flows {
+		b.list[i].Wait = uint16(min(math.MaxUint16, random.ExpFloat64()*(1<<waitShift)))
+	}
+}
+
+// Took returns how long each frame that a switch has sent was on its way since it was due, in ns; 0: another thread had it at the end.
+func (b *Wrapper) Took(sent uint64) ([]uint32, error) {
+	took := make([]uint32, Listed)
 	if err := b.objects.Took.Get(took); err != nil {
-		return c, nil, fmt.Errorf("read how long frames were on their way: %w", err)
+		return nil, fmt.Errorf("read how long frames were on their way: %w", err)
 	}
-	return c, took[:min(c.Arrived, Timed)], nil
+	return took[:sent], nil
 }
 
-func (b *Wrapper) cross(sender *Program, ifindex int, frames, atOnce uint32) (c Crossing, err error) {
+// cross runs the sender so often in a system call, and so often until what it has sent goes on; 0: as often as the kernel likes.
+func (b *Wrapper) cross(sender *Program, ifindex int, frames, runs, batch uint32) (c Crossing, err error) {
 	err = errors.Join(b.objects.State.Set(benchBenchState{}), b.objects.Crossing.Set(benchBenchCrossing{}))
 	if err != nil {
 		return c, fmt.Errorf("begin the list: %w", err)
 	}
 	frame := b.listed.Load().cell.whole()
 	options := ebpf.RunOptions{Data: frame, Context: xdpContext{DataEnd: uint32(len(frame)), IngressIfindex: uint32(ifindex)},
-		Repeat: atOnce, Flags: unix.BPF_F_TEST_XDP_LIVE_FRAMES}
+		Repeat: runs, BatchSize: batch, Flags: unix.BPF_F_TEST_XDP_LIVE_FRAMES}
 	start, err := threadCPU()
 	if err != nil {
 		return c, err
 	}
 	for news := time.Now(); c.Sent < uint64(frames) || c.Arrived < c.Sent; {
 		if c.Sent < uint64(frames) {
+			if err := b.objects.Resumed.Set(uint32(1)); err != nil {
+				return c, fmt.Errorf("begin to send: %w", err)
+			}
 			if _, err := sender.Run(&options); err != nil {
 				return c, fmt.Errorf("send frames: %w", err)
 			}

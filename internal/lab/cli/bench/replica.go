@@ -16,7 +16,7 @@ func replica() *cobra.Command {
 	cmd := &cobra.Command{Use: "replica", Short: "Measure replicated connections: latency, load of load balancers, memory, copies"}
 	flags := cmd.Flags()
 	flags.IntVar(&options.Rounds, "rounds", bench.DefaultReplicaRounds, "how often each cell is measured; fewer than 15 mean little")
-	flags.Uint32Var(&options.Repeat, "repeat", bench.DefaultReplicaRepeat, "new connections per measurement; fewer than 50000 mean little")
+	flags.Uint32Var(&options.Repeat, "repeat", bench.DefaultReplicaRepeat, "packets per measurement; fewer than 50000 mean little")
 	flags.Uint32Var(&options.Entries, "entries", bench.DefaultReplicaEntries, "to copy to a new load balancer, 120 bytes each; 0: none")
 	return command.Reading(cmd, command.NewOutput(flags), func(cmd *cobra.Command, _ []string) (*bench.ReplicaResult, error) {
 		if options.Rounds < 1 || options.Repeat < 1 || options.Repeat > bench.MaxReplicaRepeat {
@@ -42,9 +42,17 @@ func printReplica(table *command.Table, r *bench.ReplicaResult) {
 		}
 		table.Line("%s\t%d\t%.0f\t%.0f\t%s\t%s\t", what, l.Hops, l.P50NS, l.P99NS, each, target)
 	}
+	table.Row("a first packet's way amid others'\tpackets/s\tp50\tp99\tp99.9")
+	for _, l := range r.Loaded {
+		table.Line("%d packets per connection, load %.2f, by a chain of %d\t%.0f\t%.0f\t%.0f\t%.0f\t", l.Packets, l.Load, l.Chain, l.PerSecond, l.P50NS, l.P99NS, l.P999NS)
+	}
 	table.Row("load of new connections\tmin\tmedian\tmax\tmessages\teach packet\tratio\ttarget")
 	for _, l := range r.Load {
 		table.Line("%d load balancers, chains of %d\t%.0f\t%.0f\t%.0f\t%.2f\t%.0f\t%.2f\t>= %.2f\t", l.Nodes, l.Chain, l.MinNS, l.MedianNS, l.MaxNS, l.Messages, l.PacketNS, l.Ratio, bench.ReplicaLinear)
+	}
+	table.Row("load of each packet, chains of 2\tmin\tmedian\tmessages per connection\tratio")
+	for _, l := range r.Lengths {
+		table.Line("%d packets per connection\t%.0f\t%.0f\t%.2f\t%.2f\t", l.Packets, l.MinNS, l.MedianNS, l.Messages, l.Ratio)
 	}
 	table.Row("memory\tentries\tbytes per entry\ttarget")
 	for _, m := range r.Memory {

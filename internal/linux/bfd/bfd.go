@@ -107,12 +107,17 @@ func monotonic() time.Duration {
 	return time.Duration(clock.Nano())
 }
 
-// follow makes a map have these sessions.
+// follow makes a map have these sessions. Those that end make room first.
 func follow(known *ebpf.Map, sessions []Session) error {
 	wanted := map[bfdBfdKey]bool{}
 	for _, s := range sessions {
+		wanted[keyOf(s.Neighbor)] = true
+	}
+	if err := forget(known, wanted); err != nil {
+		return err
+	}
+	for _, s := range sessions {
 		key := keyOf(s.Neighbor)
-		wanted[key] = true
 		var value bfdBfdSession
 		err := known.Lookup(key, &value)
 		if err == nil && value.IntervalUs == uint32(s.Interval.Microseconds()) && value.Multiplier == uint32(s.Multiplier) {
@@ -128,6 +133,11 @@ func follow(known *ebpf.Map, sessions []Session) error {
 			return fmt.Errorf("answer BFD of %s: %w", s.Neighbor, err)
 		}
 	}
+	return nil
+}
+
+// forget ends the sessions that are not wanted.
+func forget(known *ebpf.Map, wanted map[bfdBfdKey]bool) error {
 	var stale []bfdBfdKey
 	var key bfdBfdKey
 	var value bfdBfdSession

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+
 	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/linux/pin"
 	"github.com/ballast-lb/ballast/internal/linux/server"
@@ -68,6 +70,16 @@ func Pins(t *testing.T) string {
 		Check(t, os.Remove(dir))
 	})
 	return dir + "/test"
+}
+
+// PinnedWord reads the first value of an array of words that is pinned.
+func PinnedWord(t *testing.T, path string) (word uint64) {
+	t.Helper()
+	m, err := ebpf.LoadPinnedMap(path, nil)
+	Check(t, err)
+	defer m.Close()
+	Check(t, m.Lookup(uint32(0), &word))
+	return word
 }
 
 // Attach starts an agent's data path on eth0 of a space. It ends with the test.

@@ -121,7 +121,7 @@ func FunctionsOf(running *model.Fleet, removed []fleet.Removed) (sessions []bfd.
 		}
 	}
 	for i := range removed {
-		if s := running.Service(removed[i].Service); s != nil && s.Functions() {
+		if s := running.Service(removed[i].Service); s != nil && s.Functions() && !removed[i].Forgotten {
 			known[removed[i].Server.Address] = true
 		}
 	}

@@ -2,8 +2,10 @@
 /* syn_cookie.h - what a load balancer answers a SYN with, and remembers nothing (Yuz IV-B; RFC 4987 3.6). The same as
  * internal/algo/syncookie.
  *
- *   sequence number = MAC (20 bits) | period (3) | MSS (3) | ECN | SACK | window scale (4)
- *   timestamp       = hidden server id | cookie of id 0
+ *   sequence number = MAC + the client's sequence number (20 bits) | period (3) | MSS (3) | ECN | SACK | window scale
+ * (4) timestamp       = hidden server id | cookie of id 0
+ *
+ * The client's sequence number is added, not hashed: of all segments within 2^20 bytes only the first is ever good.
  */
 #pragma once
 
@@ -41,7 +43,8 @@ inline_always __u32 syn_cookie_period(void)
 	return (bpf_ktime_get_tai_ns() - syn_cookie_tai_ns) / SYN_COOKIE_PERIOD_NS;
 }
 
-inline_always __u32 syn_cookie_mac(const struct siphash_state *begun, const struct syn_cookie_flow *f, __u32 low)
+inline_always __u32 syn_cookie_mac(const struct siphash_state *begun, const struct syn_cookie_flow *f, __be32 sequence,
+				   __u32 low)
 {
 	struct siphash_state s = { begun->v0, begun->v1, begun->v2, begun->v3 };
 	__u64 ports = f->client_port | (__u32)f->service_port << 16;
@@ -49,11 +52,11 @@ inline_always __u32 syn_cookie_mac(const struct siphash_state *begun, const stru
 	if (f->ipv6) {
 		siphash24_first_word(&s, f->client[0] | (__u64)f->client[1] << 32);
 		siphash24_word(&s, f->client[2] | (__u64)f->client[3] << 32);
-		siphash24_word(&s, ports | (__u64)f->sequence << 32);
+		siphash24_word(&s, ports | (__u64)sequence << 32);
 		siphash24_word(&s, f->timestamp | (__u64)bpf_htons(low) << 32 | 30ULL << 56);
 	} else {
 		siphash24_first_word(&s, f->client[0] | ports << 32);
-		siphash24_word(&s, f->sequence | (__u64)f->timestamp << 32);
+		siphash24_word(&s, sequence | (__u64)f->timestamp << 32);
 		siphash24_word(&s, bpf_htons(low) | 18ULL << 56);
 	}
 	return siphash24_end(&s) >> (32 + SYN_COOKIE_LOW_BITS);
@@ -72,17 +75,22 @@ inline_always __u32 syn_cookie_low(__u16 mss, __u8 scale, _Bool sack, _Bool ecn,
 
 inline_always __u32 syn_cookie_make(const struct siphash_state *key, const struct syn_cookie_flow *f, __u32 low)
 {
-	return syn_cookie_mac(key, f, low) << SYN_COOKIE_LOW_BITS | low;
+	return (syn_cookie_mac(key, f, 0, low) + bpf_ntohl(f->sequence)) << SYN_COOKIE_LOW_BITS | low;
+}
+
+inline_always _Bool syn_cookie_is_late(__u32 low)
+{
+	__u32 age = (syn_cookie_period() - (low >> SYN_COOKIE_PERIOD_SHIFT)) & 7;
+
+	return age > SYN_COOKIE_PERIODS_OLD && age <= 7 - SYN_COOKIE_PERIODS_AHEAD;
 }
 
 /* Has one of us sent the number to this client, lately? */
 inline_always _Bool syn_cookie_is_good(const struct siphash_state *key, const struct syn_cookie_flow *f, __u32 number)
 {
 	__u32 low = number & ((1 << SYN_COOKIE_LOW_BITS) - 1);
-	__u32 age = (syn_cookie_period() - (low >> SYN_COOKIE_PERIOD_SHIFT)) & 7;
 
-	return (age <= SYN_COOKIE_PERIODS_OLD || age > 7 - SYN_COOKIE_PERIODS_AHEAD) &&
-	       syn_cookie_mac(key, f, low) == number >> SYN_COOKIE_LOW_BITS;
+	return !syn_cookie_is_late(low) && syn_cookie_make(key, f, low) == number;
 }
 
 /* The timestamp of the answer, never 0: fallback gets the connection if its ClientHello names no server. */

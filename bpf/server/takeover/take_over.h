@@ -70,12 +70,24 @@ enum beginning {
 	BEGINS, /* the first packet with data, or FIN */
 };
 
+/* Has a load balancer sent the number? One of version 0.1 has hashed the client's sequence number. */
+static __noinline _Bool is_answer(const struct served *served, const struct syn_cookie_flow *c, __u32 number)
+{
+	__u32 low = number & ((1 << SYN_COOKIE_LOW_BITS) - 1);
+	struct siphash_state key;
+
+	if (!served || !c)
+		return 0;
+	key = siphash_begin(&served->syn_cookie_key);
+	return syn_cookie_is_good(&key, c, number) ||
+	       (!syn_cookie_is_late(low) && syn_cookie_mac(&key, c, c->sequence, low) == number >> SYN_COOKIE_LOW_BITS);
+}
+
 /* Has a load balancer answered this client's SYN, lately, and is this what comes next? */
 static __noinline enum beginning begins(struct __sk_buff *skb, const struct served *served, const struct flow *f,
 					struct tcp_numbers *numbers)
 {
 	struct syn_cookie_flow c = {};
-	struct siphash_state key;
 	__be32 words[2];
 
 	if (!served || !f || !numbers || f->fragment ||
@@ -91,8 +103,7 @@ static __noinline enum beginning begins(struct __sk_buff *skb, const struct serv
 	c.timestamp = f->echo;
 	c.ipv6 = f->key.ipv6;
 	c.sequence = bpf_htonl(numbers->sequence - 1);
-	key = siphash_begin(&served->syn_cookie_key);
-	if (!syn_cookie_is_good(&key, &c, numbers->acknowledged - 1))
+	if (!is_answer(served, &c, numbers->acknowledged - 1))
 		return BEGINS_UNPROVEN;
 	return segment_payload(skb, f) || f->tcp_flags & TCP_FLAG_FIN_BIT ? BEGINS : BEGINS_EMPTY;
 }

@@ -2,8 +2,11 @@
 // nothing, and any load balancer and the server that is chosen later can tell that the client has answered, and with which options (Yuz IV-B; RFC 4987 3.6).
 // bpf/wire/syn_cookie.h does the same.
 //
-//	sequence number = MAC (20 bits) | period (3) | MSS (3) | ECN | SACK | window scale (4)
+//	sequence number = MAC + the client's sequence number (20 bits) | period (3) | MSS (3) | ECN | SACK | window scale (4)
 //	timestamp       = hidden server id | cookie of id 0
+//
+// The client's sequence number is added, not hashed: of all segments within 2^20 bytes only the first is ever good. With a hash of it, one in a million of
+// the others were, and began their connections with bytes from the middle.
 //
 // The timestamp is the ordinary one (package cookie) of a connection whose server is not known: in the place of the clock it has the server that the
 // connection gets if its ClientHello names none. Servers go on from there, so that no timestamp ever steps back.
@@ -75,10 +78,10 @@ func (f Flow) mac(key cookie.Key, low uint32) uint32 {
 	message := append(buffer[:0], f.Client.Addr().Unmap().AsSlice()...)
 	message = binary.BigEndian.AppendUint16(message, f.Client.Port())
 	message = binary.BigEndian.AppendUint16(message, f.ServicePort)
-	message = binary.BigEndian.AppendUint32(message, f.Sequence)
+	message = binary.BigEndian.AppendUint32(message, 0) // until version 0.1: f.Sequence
 	message = binary.BigEndian.AppendUint32(message, f.Timestamp)
 	message = binary.BigEndian.AppendUint16(message, uint16(low))
-	return uint32(siphash.Sum24(key.K0, key.K1, message) >> (32 + lowBits))
+	return uint32(siphash.Sum24(key.K0, key.K1, message)>>(32+lowBits)) + f.Sequence
 }
 
 // Make returns the sequence number of the answer to a SYN. seconds: of the time of day.
@@ -91,7 +94,7 @@ func Make(key cookie.Key, f Flow, o Options, seconds uint64) uint32 {
 func Read(key cookie.Key, f Flow, number uint32, seconds uint64) (o Options, ok bool) {
 	low := number & (1<<lowBits - 1)
 	age := (uint32(seconds/PeriodSeconds) - low>>periodShift) & periodMask
-	if f.mac(key, low) != number>>lowBits || age > periodsOld && age <= periodMask-periodsAhead {
+	if f.mac(key, low)<<lowBits|low != number || age > periodsOld && age <= periodMask-periodsAhead {
 		return o, false
 	}
 	return Options{MSS[low>>mssShift&7], uint8(low & 15), low&sack != 0, low&ecn != 0}, true

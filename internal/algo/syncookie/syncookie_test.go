@@ -68,6 +68,19 @@ func TestACookieIsGoodForItsFlowAlone(t *testing.T) {
 	})
 }
 
+// What follows the first segment may come before it, and must never look as if the connection began there.
+func TestOfAConnectionsSegmentsTheFirstAloneIsGood(t *testing.T) {
+	key := cookie.Key{K0: 1, K1: 2}
+	f := Flow{Client: netip.MustParseAddrPort("203.0.113.7:40000"), ServicePort: 443, Sequence: 1<<32 - 1000, Timestamp: 7}
+	number := Make(key, f, Options{MSS: 1460}, 5000)
+	for range 1<<20 - 1 {
+		f.Sequence++
+		if _, ok := Read(key, f, number, 5000); ok {
+			t.Fatalf("%+v is good", f)
+		}
+	}
+}
+
 func TestTheTimestampIsAnOrdinaryOneOfNoServer(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		bits, hash := uint8(rapid.IntRange(8, 16).Draw(t, "bits")), rapid.Uint64().Draw(t, "hash")

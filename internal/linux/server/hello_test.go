@@ -1,11 +1,13 @@
 package server_test
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,9 +16,11 @@ import (
 	"github.com/safchain/ethtool"
 	"golang.org/x/sys/unix"
 
+	"github.com/ballast-lb/ballast/internal/algo/siphash"
 	"github.com/ballast-lb/ballast/internal/algo/syncookie"
 	"github.com/ballast-lb/ballast/internal/linux/progtest"
 	"github.com/ballast-lb/ballast/internal/linux/server"
+	"github.com/ballast-lb/ballast/internal/plan"
 )
 
 // eachClient runs a test with clients by hand of both address families, with timestamps and without. None of them may get an RST.
@@ -83,6 +87,32 @@ func TestAnExpiredSYNCookieIsNotTakenOver(t *testing.T) {
 			if verdict == "ingress_taken_over" {
 				progtest.Check(t, c.accept(listener, "hello").Close())
 			}
+		}
+		progtest.Check(t, listener.Close())
+	}
+}
+
+// Load balancers of version 0.1 have hashed the client's sequence number. A client that one of them has answered reaches a server that was upgraded first.
+func TestASYNCookieOfVersion01IsTakenOver(t *testing.T) {
+	r := newSessionRig(t, rigOptions{})
+	for _, vip := range r.vips {
+		listener, c := r.listener(vip, sharing()), r.byHand(vip)
+		for _, timestamps := range []bool{true, false} {
+			c.timestamps = timestamps
+			c.port++
+			c.begin()
+			message := slices.Concat(c.address.AsSlice(), make([]byte, 14))
+			rest := message[len(message)-14:]
+			binary.BigEndian.PutUint16(rest, c.port)
+			binary.BigEndian.PutUint16(rest[2:], servicePort)
+			binary.BigEndian.PutUint32(rest[4:], c.sequence)
+			binary.BigEndian.PutUint32(rest[8:], c.echo)
+			binary.BigEndian.PutUint16(rest[12:], uint16(c.number&0xfff))
+			key := plan.SYNCookieKey(&c.fleet.Keys, vip)
+			c.number = uint32(siphash.Sum24(key.K0, key.K1, message)>>44)<<12 | c.number&0xfff
+			c.received = c.number + 1
+			c.expectCount("of version 0.1", 1, c.taken(), func() { c.send(0, "hello") })
+			progtest.Check(t, c.accept(listener, "hello").Close())
 		}
 		progtest.Check(t, listener.Close())
 	}

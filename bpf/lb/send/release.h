@@ -4,11 +4,29 @@
 #pragma once
 
 #include "wire/kernel.h"
+#include "wire/checksum.h"
 #include "wire/link_header.h"
 #include "lb/state/holds.h"
 #include "lb/state/orders.h"
 #include "lb/send/fragment.h"
 #include "lb/send/resize.h"
+
+/* All pieces get the oldest TSval among them. If a first segment was sent again, it is newer than those behind it,
+ * which the server would drop (RFC 7323 5.2). */
+inline_always int release_stamp(struct __sk_buff *skb, const struct hold *h, const struct held_piece *piece,
+				__u32 front)
+{
+	__be32 oldest = bpf_htonl(h->oldest), from = piece->timestamp, to = oldest;
+	__sum16 checksum = piece->checksum;
+
+	if (piece->timestamp_at & 1) {
+		from = checksum_at_odd_offset(from);
+		to = checksum_at_odd_offset(to);
+	}
+	checksum_replace32(&checksum, from, to);
+	return bpf_skb_store_bytes(skb, front + piece->timestamp_at, &oldest, sizeof(oldest), 0) ||
+	       bpf_skb_store_bytes(skb, front + piece->checksum_at, &checksum, sizeof(checksum), 0);
+}
 
 /* A global function: it is verified once. */
 __noinline int release_piece(struct __sk_buff *skb, __u32 slot, __u32 index)
@@ -34,7 +52,8 @@ __noinline int release_piece(struct __sk_buff *skb, __u32 slot, __u32 index)
 	if (front + last + 1 + size > h->mtu + sizeof(struct ethhdr) + sizeof(struct vlan_header))
 		return -1; /* it comes again, and is answered as too big then */
 	if (bpf_skb_change_tail(skb, front + last + 1 + size, 0) ||
-	    bpf_skb_store_bytes(skb, front, piece->header, last + 1, 0) || outer_resize(skb, front, last + 1 + size))
+	    bpf_skb_store_bytes(skb, front, piece->header, last + 1, 0) || release_stamp(skb, h, piece, front) ||
+	    outer_resize(skb, front, last + 1 + size))
 		return -1;
 	front += last + 1;
 	last = size - 1;

@@ -21,6 +21,9 @@ struct held_piece {
 	__u32 sequence; /* of its first byte */
 	__u16 length; /* bytes of data */
 	__u16 headers; /* bytes of IP and TCP headers */
+	__be32 timestamp; /* TSval, and where in header it is: so is the checksum */
+	__sum16 checksum;
+	__u8 timestamp_at, checksum_at;
 	__u8 header[HOLD_HEADERS_MOST];
 	__u8 data[HOLD_DATA_MOST];
 };
@@ -30,6 +33,7 @@ struct hold {
 	__u32 busy;
 	__u32 base; /* sequence number of the hello's first byte */
 	__u32 last_ms;
+	__u32 oldest; /* TSval of the pieces */
 	__u16 generation; /* of the slot: another one for each hello */
 	__u8 pieces;
 	_Bool based; /* base is known */

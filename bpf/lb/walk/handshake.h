@@ -28,6 +28,8 @@ struct session_work {
 	__be32 sequence, acknowledged;
 	__be32 base; /* sequence number of the hello's first byte */
 	__u16 window; /* in the SYN-ACK */
+	__sum16 checksum; /* of TCP */
+	__u8 timestamp_at; /* offset of TSval in the TCP header */
 	_Bool begins; /* the segment is the first with data */
 	__u8 outcome; /* enum hello_outcome */
 	__u16 fallback; /* id of the server that gets it if it names none */

@@ -113,6 +113,12 @@ inline_always _Bool hold_store(struct xdp_md *ctx, const struct session_work *w,
 	piece->sequence = sequence;
 	piece->length = w->payload;
 	piece->headers = headers;
+	piece->timestamp = bpf_htonl(w->timestamp);
+	piece->checksum = w->checksum;
+	piece->timestamp_at = w->packet.l4 - w->packet.l3 + w->timestamp_at;
+	piece->checksum_at = w->packet.l4 - w->packet.l3 + offsetof(struct tcphdr, check);
+	if (!h->pieces || (__s32)(w->timestamp - h->oldest) < 0)
+		h->oldest = w->timestamp;
 	h->pieces++;
 	return 1;
 }

@@ -128,6 +128,7 @@ __noinline int session_begin(struct xdp_md *ctx, struct session_work *w, const s
 	w->payload = w->packet.length - (w->packet.l4 - w->packet.l3) - w->packet.header;
 	w->sequence = sequence;
 	w->acknowledged = tcp->ack_seq;
+	w->checksum = tcp->check;
 	w->window = ((bpf_ntohl(tcp->ack_seq) - 1) & SYN_COOKIE_SCALE) == SYN_COOKIE_SCALE
 			    ? SYN_ACK_WINDOW
 			    : SYN_ACK_WINDOW >> (config->scale & 15);
@@ -181,6 +182,7 @@ inline_always int handle_session(struct xdp_md *ctx)
 	read_timestamp(ctx, &w->packet, &d.carried);
 	w->echo = d.carried.at ? d.carried.echo : 0;
 	w->timestamp = d.carried.timestamp;
+	w->timestamp_at = d.carried.at;
 	w->frame = bpf_xdp_get_buff_len(ctx);
 	connection_of(&w->key, &w->packet, service);
 	if (!is_syn(&w->packet)) {

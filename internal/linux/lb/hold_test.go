@@ -127,8 +127,8 @@ func (r *holdRig) directly(frame []byte) []byte {
 	return got.frame
 }
 
-// pieces are a hello's, cut at random places.
-func (s *shake) pieces(random *rand.Rand, hello []byte, n int) (list [][]byte) {
+// pieces are a hello's, cut at random places, with random orders of options. They are called with TSval.
+func (s *shake) pieces(random *rand.Rand, hello []byte, n int) (list []func(uint32) []byte) {
 	cuts := []int{0, len(hello)}
 	for len(cuts) <= n {
 		if at := 1 + random.IntN(len(hello)-1); !slices.Contains(cuts, at) {
@@ -140,7 +140,12 @@ func (s *shake) pieces(random *rand.Rand, hello []byte, n int) (list [][]byte) {
 		if cuts[i+1]-cuts[i] > 1448 {
 			return s.pieces(random, hello, n)
 		}
-		list = append(list, s.echoing(uint32(cuts[i]), hello[cuts[i]:cuts[i+1]]))
+		before := random.IntN(3)
+		list = append(list, func(value uint32) []byte {
+			stamp := timestamps(value, s.value)[2:]
+			options := slices.Concat([]byte{1, 1}[:before], stamp, []byte{1, 1}[before:])
+			return s.segment(psh|ack, uint32(cuts[i]), options, hello[cuts[i]:cuts[i+1]])
+		})
 	}
 	return list
 }
@@ -183,7 +188,12 @@ func (r *holdRig) hold(random *rand.Rand, f flow, n int) {
 		session, verdict = s.fallback(), lbVerdictFORWARDED_NEW
 	}
 	hello := helloWithKey(name, 1300)
-	pieces := s.pieces(random, hello, 2+random.IntN(7))
+	stamped := s.pieces(random, hello, 2+random.IntN(7))
+	values, pieces := make([]uint32, len(stamped)), make([][]byte, len(stamped)) // TSval, as if each might be sent again
+	for i := range pieces {
+		values[i] = uint32(random.IntN(4) - 2)
+		pieces[i] = stamped[i](values[i])
+	}
 	named := bytes.Index(hello, name) + len(name) // the rest may come later
 	order := random.Perm(len(pieces))
 	var have []int
@@ -200,13 +210,18 @@ func (r *holdRig) hold(random *rand.Rand, f flow, n int) {
 			r.Fatalf("%v of %v: %s, action %d", have, order, verdictNames[got.verdict], got.action)
 		}
 		if random.IntN(2) == 0 {
-			again, _ := r.send(pieces[have[random.IntN(len(have))]])
-			r.checkAgain(s, again, s.prefix(pieces, have))
+			repeated := have[random.IntN(len(have))]
+			again, _ := r.send(pieces[repeated])
+			r.checkAgain(s, again, s.prefix(pieces, have), values[repeated])
 		}
 	}
 	released, places := r.seen(), r.begunPlaces()
 	for _, frame := range append(pieces, s.echoing(uint32(len(hello)), []byte("early data"))) {
 		r.checkFollows(places, frame)
+	}
+	oldest := values[slices.MinFunc(have, func(a, b int) int { return int(int32(values[a] - values[b])) })]
+	for i := range pieces {
+		pieces[i] = stamped[i](oldest)
 	}
 	r.checkReleased(session, pieces, have, released)
 }
@@ -259,7 +274,7 @@ func (w *world) changeBegun(places []uint32, change func(*lbSessionBegun)) {
 	}
 }
 
-// checkReleased: as it would have gone to the server directly, in order but for what is behind a gap.
+// checkReleased: as it would have gone to the server directly with the oldest TSval, in order but for what is behind a gap.
 func (r *holdRig) checkReleased(session uint16, pieces [][]byte, have []int, released [][]byte) {
 	r.Helper()
 	slices.Sort(have)
@@ -290,7 +305,7 @@ func (s *shake) prefix(pieces [][]byte, have []int) (length int) {
 }
 
 // checkAgain: what comes again is acknowledged as far as all is there, if the first piece is.
-func (r *holdRig) checkAgain(s *shake, got result, length int) {
+func (r *holdRig) checkAgain(s *shake, got result, length int, value uint32) {
 	r.Helper()
 	if length == 0 {
 		if got.verdict != lbVerdictHELD_HELLO || got.action != xdpDrop {
@@ -307,7 +322,7 @@ func (r *holdRig) checkAgain(s *shake, got result, length int) {
 		r.Fatalf("answered by %+v", tcp)
 	}
 	stamps := slices.IndexFunc(tcp.Options, func(o layers.TCPOption) bool { return o.OptionType == layers.TCPOptionKindTimestamps })
-	if stamps < 0 || !bytes.Equal(tcp.Options[stamps].OptionData, timestamps(s.value, 77)[4:12]) {
+	if stamps < 0 || !bytes.Equal(tcp.Options[stamps].OptionData, timestamps(s.value, value)[4:12]) {
 		r.Fatalf("timestamps of the answer: %v", tcp.Options)
 	}
 }

@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 func long() bool { return os.Getenv(longVariable) != "" }
 
 // measured are the scenarios whose promise is a comparison of speeds. They run alone; the others mostly wait, and run side by side.
-var measured = []string{"bimodal", "choices", "elastic", "even", "quic-full", "quic-tail", "session-benefit", "throughput", "uneven", "uneven-links", "weight-loss"}
+var measured = []string{"bimodal", "choices", "elastic", "even", "quic-full", "quic-tail", "session-benefit", "session-sweep", "throughput", "uneven", "uneven-links", "weight-loss"}
 
 // run runs a scenario, fails the test when its promise is broken, and returns the result.
 func run(t *testing.T, name string, arguments ...string) scenario.Result {

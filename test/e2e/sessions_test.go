@@ -60,6 +60,15 @@ func TestSessionsInMemoryCarryMoreThanInRedisAndBehindProxies(t *testing.T) {
 	logMeasured(t, run(t, "session-benefit"))
 }
 
+// Promise: The more requests a session has, and the larger its state is, the more an application that keeps sessions in
+// memory gains over one with Redis; and the load of its servers stays even (Yuz IV-B, figures 7, 11, 12).
+func TestSessionsInMemoryGainByTheirLengthAndSize(t *testing.T) {
+	if !long() {
+		t.Skip("measures for a quarter of an hour: make test-long")
+	}
+	logMeasured(t, run(t, "session-sweep"))
+}
+
 // preloaded builds a library that servers preload, beside the binary.
 func preloaded(t *testing.T, name string) {
 	t.Helper()

@@ -31,6 +31,7 @@ type State struct {
 	Bytes     int           `json:"bytes"`
 	PerSecond float64       `json:"per_second"` // requests of all clients, due at random times; 0: each as soon as the one before has its answer
 	For       time.Duration `json:"for"`
+	UpTo      int           `json:"up_to"` // requests of a session, drawn from 1 to so many; 0: as the group says
 }
 
 // Outcome is what the clients of a group have seen.
@@ -53,6 +54,7 @@ type Outcome struct {
 	PerSecond float64        `json:"per_second"`
 	MeanMS    float64        `json:"mean_ms"` // from when a request was due
 	P99MS     float64        `json:"p99_ms"`
+	Uneven    float64        `json:"uneven"` // coefficient of variation of the connections that each server has at a time; once all have ended
 }
 
 // BrokenConnections are those that ended with an error.

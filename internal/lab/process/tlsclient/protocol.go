@@ -50,11 +50,15 @@ type dialog struct {
 	client  *client
 	cookies map[string]string // with State
 	number  int               // connections before this one
+	resumes int               // connections after the first
 }
 
 func newDialog(c *client) *dialog {
-	d := &dialog{protocol: protocols[c.Protocol], client: c}
+	d := &dialog{protocol: protocols[c.Protocol], client: c, resumes: c.Resumes}
 	if c.State != nil {
+		if c.State.UpTo > 0 {
+			d.resumes = c.random.IntN(c.State.UpTo)
+		}
 		d.protocol = protocols["state"]
 		d.cookies = map[string]string{stateful.SessionCookie: strconv.FormatUint(c.random.Uint64(), 36)}
 	}
@@ -79,7 +83,7 @@ func (d *dialog) ask(to io.Writer, from *bufio.Reader, first bool) (Answer, erro
 
 func (d *dialog) stateRequest() string {
 	url := fmt.Sprintf("/?bytes=%d", d.client.State.Bytes)
-	if d.number == d.client.Resumes {
+	if d.number == d.resumes {
 		url += "&last=1"
 	}
 	var sent []string

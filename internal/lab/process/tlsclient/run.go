@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -16,6 +17,7 @@ import (
 const (
 	reportInterval = 200 * time.Millisecond
 	maxMoves       = 16
+	evenInterval   = 10 * time.Millisecond
 )
 
 // group is a group that runs.
@@ -25,6 +27,13 @@ type group struct {
 	mutex   sync.Mutex
 	outcome Outcome
 	times   []float64 // ms, of requests with State
+	spans   []span
+}
+
+// span is from when a connection began until it was answered.
+type span struct {
+	begin, end time.Duration
+	server     string
 }
 
 // client is one of many.
@@ -67,6 +76,9 @@ func Run(ctx context.Context, in io.Reader, out io.Writer) error {
 	for {
 		select {
 		case <-ended:
+			for _, g := range groups {
+				g.outcome.Uneven = unevenness(g.spans)
+			}
 			return report(out, groups)
 		case <-time.After(reportInterval):
 			if err := report(out, groups); err != nil {
@@ -127,12 +139,34 @@ func (g *group) took(begin time.Time) {
 }
 
 // answered notes that the request which was due has been.
-func (c *client) answered() {
+func (c *client) answered(begin time.Time, server string) {
 	if c.State != nil {
 		c.mutex.Lock()
 		defer c.mutex.Unlock()
 		c.times = append(c.times, float64(time.Since(c.due).Microseconds())/1000)
+		c.spans = append(c.spans, span{begin.Sub(c.begin), time.Since(c.begin), server})
 	}
+}
+
+// unevenness is the coefficient of variation of how many connections a server has at a time, of all servers and times; 0: there are none.
+func unevenness(spans []span) float64 {
+	counts, moments := map[string][]float64{}, 0
+	for _, s := range spans {
+		moments = max(moments, int(s.end/evenInterval)+1)
+	}
+	for _, s := range spans {
+		if counts[s.server] == nil {
+			counts[s.server] = make([]float64, moments)
+		}
+		for at := (s.begin + evenInterval - 1) / evenInterval; at*evenInterval < s.end; at++ {
+			counts[s.server][at]++
+		}
+	}
+	all := slices.Concat(slices.Collect(maps.Values(counts))...)
+	if mean, deviation := stat.PopMeanStdDev(all, nil); mean > 0 {
+		return deviation / mean
+	}
+	return 0
 }
 
 // count adds a connection; before is the server of the one before in its session, empty: it was the first.

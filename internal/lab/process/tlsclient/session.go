@@ -58,7 +58,7 @@ func (c *client) visits(ctx context.Context, version uint16, saw func(visit)) er
 	}
 	config := c.config(version)
 	s := newDialog(c)
-	for ; s.number <= c.Resumes && ctx.Err() == nil && c.awaitDue(ctx); s.number++ {
+	for ; s.number <= s.resumes && ctx.Err() == nil && c.awaitDue(ctx); s.number++ {
 		seen, err := c.connection(ctx, config, s)
 		if err != nil {
 			return err
@@ -143,7 +143,7 @@ func (c *client) connection(ctx context.Context, config *tls.Config, s *dialog) 
 		case first:
 			seen = visit{Answer: now, resumed: state.DidResume, retried: state.HelloRetryRequest}
 			c.took(begin)
-			c.answered()
+			c.answered(begin, now.Server)
 		}
 		if ctx.Err() != nil || !time.Now().Before(end) {
 			return seen, nil

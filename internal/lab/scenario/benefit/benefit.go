@@ -17,8 +17,12 @@ import (
 // Scenarios are those of this package.
 var Scenarios = []scenario.Scenario{
 	{
-		Name: "session-benefit", Deadline: 15 * time.Minute, Do: run,
+		Name: "session-benefit", Deadline: 15 * time.Minute, Do: func(run *scenario.Run) { with(run, (*measurement).measure) },
 		Promise: "an application that keeps sessions in its memory, by session: tls, against one with Redis, and proxies with sticky sessions",
+	},
+	{
+		Name: "session-sweep", Deadline: 30 * time.Minute, Do: func(run *scenario.Run) { with(run, (*measurement).sweep) },
+		Promise: "the more requests a session has, and the larger its state is, the more session: tls carries against Redis; how even its servers' load is",
 	},
 }
 
@@ -48,8 +52,21 @@ type system struct {
 	session      bool   // by which load balancers must forward
 }
 
+// load is what clients do.
+type load struct {
+	name     string
+	requests int // of a session
+	clients  int // at once
+	state    tlsclient.State
+}
+
+// usual is the load of most measurements.
+func usual(name string, state tlsclient.State) load {
+	return load{name, requests, clientsAtOnce, state}
+}
+
 // cell is what was measured of a system.
-type cell struct{ perSecond, meanMS, p99MS []float64 }
+type cell struct{ perSecond, meanMS, p99MS, uneven []float64 }
 
 func newService(name, vip string, session model.Session) *fleet.Service {
 	one := fleet.NewService(name, vip)
@@ -57,7 +74,8 @@ func newService(name, vip string, session model.Session) *fleet.Service {
 	return one
 }
 
-func run(run *scenario.Run) {
+// with starts all systems, and has them measured.
+func with(run *scenario.Run, measure func(*measurement)) {
 	redis := newService("redis", "198.51.100.10", model.SessionNone)
 	memory := newService("memory", "198.51.100.11", model.SessionTLS)
 	scattered := newService("scattered", "198.51.100.12", model.SessionNone)
@@ -67,7 +85,7 @@ func run(run *scenario.Run) {
 	outcome := run.Uncounted(what, func(t *world.Trial) {
 		m := &measurement{run: run, t: t, cells: map[string]*cell{}}
 		m.start(redis, memory, scattered)
-		m.measure()
+		measure(m)
 	})
 	run.Result.AddTrial(outcome, false)
 }
@@ -100,7 +118,7 @@ func (m *measurement) start(redis, memory, scattered *fleet.Service) {
 		{name: "haproxy", target: t.Foreign.StartProxy("haproxy", haproxyPort, servers, plainPort, backendCPUs, certificate), proxy: "haproxy"},
 	}
 	// Without either, states are lost: that is what all of them are for.
-	seen := m.requests(scattered.Target(), tlsclient.State{For: span, Bytes: small})
+	seen := m.requests(scattered.Target(), usual("", tlsclient.State{For: span, Bytes: small}))
 	m.run.Result.Measure("scattered_forgotten", float64(seen.Forgotten))
 	m.run.Result.Expect(seen.Forgotten > 0, "states in memory are not lost without session: tls: the application proves nothing")
 }
@@ -108,7 +126,7 @@ func (m *measurement) start(redis, memory, scattered *fleet.Service) {
 func (m *measurement) measure() {
 	for range repetitions { // one after the other, so that all meet the same machine
 		for _, one := range m.systems {
-			m.once(one, "most", tlsclient.State{Bytes: small})
+			m.once(one, usual("most", tlsclient.State{Bytes: small}))
 		}
 	}
 	slowest := 0.0
@@ -120,12 +138,12 @@ func (m *measurement) measure() {
 	m.run.Result.Measure("offered_per_second", share*slowest)
 	for range repetitions {
 		for _, one := range m.systems {
-			m.once(one, "offered", tlsclient.State{Bytes: small, PerSecond: share * slowest})
+			m.once(one, usual("offered", tlsclient.State{Bytes: small, PerSecond: share * slowest}))
 		}
 	}
 	for range repetitions {
 		for _, one := range m.systems {
-			m.once(one, "large", tlsclient.State{Bytes: large})
+			m.once(one, usual("large", tlsclient.State{Bytes: large}))
 		}
 	}
 	for _, load := range []string{"most", "offered", "large"} {
@@ -154,39 +172,41 @@ func (m *measurement) compare(load string, one system, is, session medians) {
 }
 
 // requests has clients make requests, and returns what they have seen.
-func (m *measurement) requests(target string, state tlsclient.State) tlsclient.Outcome {
-	group := tlsclient.Group{Name: "requests", Target: target, TLS13: true, Clients: clientsAtOnce, Resumes: requests - 1, State: &state}
+func (m *measurement) requests(target string, l load) tlsclient.Outcome {
+	group := tlsclient.Group{Name: "requests", Target: target, TLS13: true, Clients: l.clients, Resumes: l.requests - 1, State: &l.state}
 	return m.t.Clients.StartTLS(group).Wait()[group.Name]
 }
 
 // once measures one system, and expects that it was what it is called.
-func (m *measurement) once(one system, load string, state tlsclient.State) {
-	state.For = m.run.Length(span)
+func (m *measurement) once(one system, l load) {
+	l.state.For = m.run.Length(span)
 	commands, forwarded := m.redis(), m.t.Counters.Counted("forwarded_by_session")
-	seen := m.requests(one.target, state)
+	seen := m.requests(one.target, l)
 	answered := seen.Answered()
 	commands, forwarded = m.redis()-commands, m.t.Counters.Counted("forwarded_by_session")-forwarded
-	name, result := one.name+", "+load, m.run.Result
+	name, result := one.name+", "+l.name, m.run.Result
 	m.run.Progress("%s: %d requests, %.0f/s, mean %.1f ms, p99 %.1f ms, %d resumed, %d commands of Redis, %d forwarded by session", name, answered, seen.PerSecond,
 		seen.MeanMS, seen.P99MS, seen.Resumed, commands, forwarded)
 	result.Expect(len(seen.Broken) == 0 && answered > 0, "%s: %d requests, failed: %v", name, answered, seen.Broken)
 	result.Expect(seen.Forgotten == 0, "%s: %d of %d requests met no state or an old one", name, seen.Forgotten, answered)
 	result.Expect(len(seen.Servers) == servers, "%s: served by %v", name, seen.Servers)
 	result.Expect(one.redis == (commands >= uint64(2*answered)) && (one.redis || commands <= 2), "%s: %d commands of Redis", name, commands)
-	result.Expect(one.session == (forwarded >= uint64(seen.Resumed)) && (one.session || forwarded == 0), "%s: %d forwarded by session", name, forwarded)
+	result.Expect(one.session && forwarded >= uint64(seen.Resumed) || !one.session && forwarded == 0, "%s: %d forwarded by session", name, forwarded)
+	result.Expect(l.requests == 1 || seen.Resumed > 0, "%s: no session was resumed", name)
 	result.Expect(one.proxy == "" && len(seen.Proxies) == 0 || seen.Proxies[one.proxy] == answered, "%s: %d by %v", name, answered, seen.Proxies)
-	of := m.cells[one.name+load]
+	of := m.cells[one.name+l.name]
 	if of == nil {
 		of = &cell{}
-		m.cells[one.name+load] = of
+		m.cells[one.name+l.name] = of
 	}
 	of.perSecond, of.meanMS, of.p99MS = append(of.perSecond, seen.PerSecond), append(of.meanMS, seen.MeanMS), append(of.p99MS, seen.P99MS)
+	of.uneven = append(of.uneven, seen.Uneven)
 }
 
 // medians of the repetitions.
-type medians struct{ perSecond, meanMS, p99MS float64 }
+type medians struct{ perSecond, meanMS, p99MS, uneven float64 }
 
 func (m *measurement) median(one system, load string) medians {
 	of := m.cells[one.name+load]
-	return medians{scenario.Median(of.perSecond), scenario.Median(of.meanMS), scenario.Median(of.p99MS)}
+	return medians{scenario.Median(of.perSecond), scenario.Median(of.meanMS), scenario.Median(of.p99MS), scenario.Median(of.uneven)}
 }

@@ -1,10 +1,13 @@
 package replication
 
 import (
+	"encoding/binary"
 	"slices"
 	"testing"
 
 	"github.com/ballast-lb/ballast/internal/algo/peermessage"
+	"github.com/ballast-lb/ballast/internal/linux/replicas"
+	"github.com/ballast-lb/ballast/internal/machine/replica"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
@@ -41,6 +44,74 @@ func TestMessagesOfANewerViewOrInCirclesAreDropped(t *testing.T) {
 	answer := say(func(m *peermessage.Message) { m.Kind = peermessage.Owns }) // it is believed: a packet of the connection goes to its owner
 	if did := hosts[2].run(answer); did.server != out.message.Owner {
 		t.Errorf("an answer to nobody's packet: %+v", did)
+	}
+}
+
+// chainWithout is a TCP connection of whose chain node 1 is no part.
+func chainWithout(h *host, view replica.View) (c connection, head, tail uint16) {
+	for n := 0; ; n++ {
+		c = anyConnection(n)
+		if chain := h.chainOf(c, view); c.protocol == model.ProtocolTCP && !slices.Contains(chain, 1) {
+			return c, chain[0], chain[1]
+		}
+	}
+}
+
+func TestAWriteBeginsAtTheHeadOfItsChain(t *testing.T) {
+	hosts := newRing(t, 4, 2)
+	c, head, tail := chainWithout(hosts[1], viewOf(1, 2, 1, 2, 3, 4))
+	out := hosts[1].run(c.frame(syn))
+	if out.message.Kind != peermessage.Write || out.message.Last != 0 || out.to != head {
+		t.Fatalf("asked %d: %+v", out.to, out.message)
+	}
+	k0, k1 := plan.PeerKey(hosts[1].want.Keys.Cookie[3])
+	to := func(node, last uint16) []byte {
+		m := out.message
+		m.Last = last
+		outer := slices.Clone(out.frame[14 : 14+28])
+		copy(outer[16:], nodeAddress(node).AsSlice())
+		outer[10], outer[11] = 0, 0
+		binary.BigEndian.PutUint16(outer[10:], checksum(outer[:20]))
+		return slices.Concat(out.frame[:14], outer, m.Append(nil, peermessage.Key{K0: k0, K1: k1, Epoch: 3}, uint64(c.key(&hosts[1].want.Keys)), node, false), out.inner())
+	}
+	hosts[tail].counted("a Write that begins at the tail", "dropped_no_member", func() {
+		if did := hosts[tail].run(to(tail, 0)); did.frame != nil {
+			t.Errorf("sent %+v", did.message)
+		}
+	})
+	entries, _ := hosts[tail].path.ReplicaTables()
+	if entries.Count() != 0 {
+		t.Errorf("the tail has an entry, and the head none")
+	}
+	if did := hosts[tail].run(to(tail, head)); did.message.Kind != peermessage.Owns || did.to != 1 || entries.Count() != 1 {
+		t.Errorf("a Write of the head: %+v to %d, %d entries", did.message, did.to, entries.Count())
+	}
+}
+
+// What a tail has and did not take as the tail may be unknown to the others of its chain: it is of no use until all have it.
+func TestATailAnswersWhatAllOfItsChainHaveAlone(t *testing.T) {
+	hosts := newRing(t, 4, 2)
+	c, head, tail := chainWithout(hosts[1], viewOf(1, 2, 1, 2, 3, 4))
+	const owner = 4
+	asked := func(flags uint8) (question, lookup sent) {
+		t.Helper()
+		entries, _ := hosts[tail].path.ReplicaTables()
+		emptied(t, entries)
+		if _, ok, err := entries.Insert(replicas.Entry{Key: uint64(c.key(&hosts[1].want.Keys)), Owner: owner, Period: hosts[tail].path.ReplicaPeriod(), Flags: flags}); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		return hosts[tail].run(hosts[1].run(c.frame(ack)).frame), hosts[tail].run(hosts[1].run(c.frame(rst)).frame)
+	}
+	question, lookup := asked(replicas.Cacheable)
+	if question.message.Kind != peermessage.Owns || question.to != 1 || question.message.Owner != owner || lookup.message.Kind != peermessage.Owns || lookup.message.Owner != owner {
+		t.Errorf("all have it: %+v to %d, and %+v", question.message, question.to, lookup.message)
+	}
+	question, lookup = asked(0)
+	if m := question.message; m.Kind != peermessage.Write || question.to != head || m.Last != 0 || m.Owner != owner || m.Flags&peermessage.Known == 0 {
+		t.Errorf("it is not known whether all have it: %+v to %d", m, question.to)
+	}
+	if lookup.message.Kind != peermessage.Owns || lookup.message.Owner == owner {
+		t.Errorf("it is not known whether all have it, and a look-up gets %+v", lookup.message)
 	}
 }
 

@@ -152,7 +152,11 @@ func (p *Probes) AwaitSent(begin time.Time, count int) {
 
 // Lost counts those sent since begin that did not come back, of how many; the last of them was sent outage after begin.
 func (p *Probes) Lost(begin time.Time) (lost, sent int, outage time.Duration) {
-	until := time.Now()
+	return p.LostBetween(begin, time.Now())
+}
+
+// LostBetween counts those sent from begin until then.
+func (p *Probes) LostBetween(begin, until time.Time) (lost, sent int, outage time.Duration) {
 	await.Until(p.clients.network.lab.Context, await.Deadline, "the last probes are back", func() error {
 		lost, sent, outage = p.count(begin, until)
 		if lost > 0 && time.Since(until) < probePatience {

@@ -2,10 +2,11 @@
 /* syn_cookie.h - what a load balancer answers a SYN with, and remembers nothing (Yuz IV-B; RFC 4987 3.6). The same as
  * internal/algo/syncookie.
  *
- *   sequence number = MAC + the client's sequence number (20 bits) | period (3) | MSS (3) | ECN | SACK | window scale
- * (4) timestamp       = hidden server id | cookie of id 0
+ *   sequence number = sum (20 bits) | period (3) | MSS (3) | ECN | SACK | window scale (4)
+ *   timestamp       = hidden server id | cookie of id 0
  *
- * The client's sequence number is added, not hashed: of all segments within 2^20 bytes only the first is ever good.
+ * Sum: of the MAC and the client's sequence number, which is not hashed: of all segments within 2^20 bytes only the
+ * first is ever good.
  */
 #pragma once
 

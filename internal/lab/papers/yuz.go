@@ -17,17 +17,17 @@ var yuz = []Figure{
 	{Paper: "Yuz", Name: "figure 7", Shows: "most requests a second by requests of a session",
 		Simulated: []string{"yuz-7/l4-falls", "yuz-7/yuz-flat", "yuz-7/yuz-l4", "yuz-7/l4-l7"}, Scenarios: []string{"session-benefit"},
 		Measured: []Measurement{{Shows: "Yuz for L4, 1 to 50 requests of a session", Paper: "about twice at 20", Command: "run session-sweep",
-			Quotes: []string{"requests/s, sessions of 1, 2, 5, 20, 50 requests | 1.1, 4.3, 7.5, 7.9, 7.0"}, Reason: sweepReason}}},
+			Quotes: []string{"requests/s, sessions of 1, 2, 5, 20, 50 requests | 1.1, 4.2, 6.6, 7.8, 8.5"}, Reason: sweepReason}}},
 	{Paper: "Yuz", Name: "figure 8", Shows: "use of processors at most requests", Simulated: []string{"yuz-7/l7-busy", "yuz-7/yuz-busy"}},
 	{Paper: "Yuz", Name: "figure 9", Shows: "mean response time by requests a second",
 		Simulated: []string{"yuz-9/mean-l7", "yuz-9/mean-l7-l4", "yuz-9/mean-l4", "yuz-9/mean-stalls", "yuz-9/yuz-load"}, Scenarios: []string{"session-benefit"}},
 	{Paper: "Yuz", Name: "figure 10", Shows: "p99 of response time by requests a second", Simulated: []string{"yuz-9/tail-l4", "yuz-9/tail-stalls"}, Scenarios: []string{"session-benefit"}},
 	{Paper: "Yuz", Name: "figure 11", Shows: "most requests a second by the size of session data", Simulated: []string{"yuz-11"}, Scenarios: []string{"session-benefit"},
 		Measured: []Measurement{{Shows: "Yuz for L4, L4 for L7, by the size of session data", Paper: "L4 falls behind L7 at 10 MB", Command: "run session-sweep",
-			Quotes: []string{"states of 16, 128, 1024 KiB | 1.1, 1.7, 7.1; Redis to nginx 2.8, 1.9, 0.36"}, Reason: sweepReason}}},
+			Quotes: []string{"states of 16, 128, 1024 KiB | 0.9, 1.9, 6.0; Redis to nginx 2.7, 1.3, 0.37"}, Reason: sweepReason}}},
 	{Paper: "Yuz", Name: "figure 12", Shows: "evenness of the servers' load", Simulated: []string{"yuz-12"},
 		Measured: []Measurement{{Shows: "coefficient of variation of servers' connections, Yuz to L4", Paper: "Yuz higher, not very unbalanced", Command: "run session-sweep",
-			Quotes: []string{"variation of servers' connections | 2.1 to 1.8"}, Reason: "four servers instead of 48; 60 % of what they carry"}}},
+			Quotes: []string{"variation of servers' connections | 1.5 to 1.2"}, Reason: "four servers instead of 48; 60 % of what they carry"}}},
 }
 
 const sweepReason = "four servers and Redis, of 0.15 and 0.1 CPUs: which sizes that database carries is its own"

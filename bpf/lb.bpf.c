@@ -3,7 +3,6 @@
 #include "wire/kernel.h"
 #include "lb/walk/slow_path.h"
 #include "lb/state/btf.h"
-#include "lb/state/deferred.h"
 #include "lb/affinity/deferred.h"
 #include "lb/affinity/replica_table.h"
 #include "lb/send/release.h"
@@ -25,24 +24,20 @@ int lb_slow(struct xdp_md *ctx)
 		bpf_tail_call(ctx, &tail_calls, CALL_ASK);
 	if (action == START_SESSION)
 		bpf_tail_call(ctx, &tail_calls, CALL_SESSION);
-	return is_action(action) ? action : XDP_DROP;
+	return final_action(action);
 }
 
 SEC("xdp.frags")
 int lb_slow_tier(struct xdp_md *ctx)
 {
-	int action = slow_path(ctx, INGRESS_TIER1);
-
-	return is_action(action) ? action : XDP_DROP; /* no service has both */
+	return final_action(slow_path(ctx, INGRESS_TIER1)); /* no service has both */
 }
 
 /* A packet from inside an answer of another load balancer, or of this one's own replicas. */
 SEC("xdp.frags")
 int lb_slow_peer(struct xdp_md *ctx)
 {
-	int action = slow_path(ctx, INGRESS_PEER);
-
-	return is_action(action) ? action : XDP_DROP; /* an answered packet does not ask again */
+	return final_action(slow_path(ctx, INGRESS_PEER)); /* an answered packet does not ask again */
 }
 
 /* A connection of a service with session tls begins. */
@@ -124,6 +119,13 @@ int lb(struct xdp_md *ctx)
 	return enter(ctx);
 }
 
+/* Services with return: through. */
+SEC("xdp.frags")
+int lb_rewritten(struct xdp_md *ctx)
+{
+	return enter_rewritten(ctx);
+}
+
 /* Run by user space. */
 SEC("xdp.frags")
 int lb_check(struct xdp_md *ctx)
@@ -135,9 +137,7 @@ int lb_check(struct xdp_md *ctx)
 SEC("xdp.frags")
 int flush_counts(struct xdp_md *ctx)
 {
-	__u32 first = 0;
-
-	deferred_flush(bpf_map_lookup_elem(&deferred_lists, &first));
+	deferred_flush_all();
 	return XDP_PASS;
 }
 

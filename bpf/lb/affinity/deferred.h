@@ -48,6 +48,14 @@ static __noinline int deferred_flush(struct deferred_list *list)
 	return 0;
 }
 
+/* All that this CPU has not counted yet. */
+inline_always void deferred_flush_all(void)
+{
+	__u32 first = 0;
+
+	deferred_flush(bpf_map_lookup_elem(&deferred_lists, &first));
+}
+
 /* Defers a packet of the flow, if the index in its cookie may be the flow's. 0: it is not deferred. */
 inline_always _Bool deferred_count(const struct packet *p, const struct service *service, const struct table_flow *f,
 				   __u16 plain)

@@ -23,7 +23,7 @@ inline_always _Bool dispatched_by_placement(const struct service *service)
 struct finding {
 	struct local_connection *entry; /* local-table: of the flow */
 	__u32 turn; /* that it took; 0: none */
-	_Bool again; /* the fast path may have taken one, and given the packet up */
+	_Bool again; /* lb's fast path may have taken one, and given the packet up */
 };
 
 inline_always __u32 finding_turn(const struct service *service, struct finding *f)

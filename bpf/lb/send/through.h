@@ -20,23 +20,36 @@
  * is asked again. */
 #define CLOCK_SLACK_MS 1024
 
-/* Client to server: TSecr = the server's T of which the client echoes W = T << c | cookie. */
+/* The server's T of which the client echoes W = T << c | cookie. 0: its clock is not known. */
+inline_always _Bool through_restored(const struct service *service, const struct server *server, __u32 echo,
+				     __u32 *restored)
+{
+	__u32 counter = server->counter, shift = service->cookie_bits & 31;
+	__u32 mask = ((__u32)1 << ((32 - shift) & 31)) - 1, latest;
+	const __u64 *clock = bpf_map_lookup_elem(&clocks, &counter);
+
+	if (!clock || !(*clock & CLOCK_KNOWN))
+		return 0;
+	latest = node_clock_ms() + (__u32)*clock + CLOCK_SLACK_MS;
+	*restored = latest - ((latest - (echo >> shift)) & mask);
+	return 1;
+}
+
+/* Client to server: TSecr = that T. */
 inline_always _Bool through_restore(struct xdp_md *ctx, const struct packet *p, const struct decision *d)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	struct tcphdr *tcp = packet_at(data, p->l4);
-	__u32 counter = d->server->counter, at = d->carried.at + 4, shift = d->service->cookie_bits & 31;
-	__u32 mask = ((__u32)1 << ((32 - shift) & 31)) - 1, latest;
-	const __u64 *clock = bpf_map_lookup_elem(&clocks, &counter);
+	__u32 at = d->carried.at + 4, restored;
 	__be32 *echo;
 
-	if (at > TCP_HEADER_MAX - 4 || (void *)(tcp + 1) > end || !clock || !(*clock & CLOCK_KNOWN))
+	if (at > TCP_HEADER_MAX - 4 || (void *)(tcp + 1) > end ||
+	    !through_restored(d->service, d->server, d->carried.echo, &restored))
 		return 0;
 	echo = in_tcp_header(tcp, at);
 	if ((void *)(echo + 1) > end)
 		return 0;
-	latest = node_clock_ms() + (__u32)*clock + CLOCK_SLACK_MS;
-	write_timestamp(tcp, echo, at, latest - ((latest - (d->carried.echo >> shift)) & mask));
+	write_timestamp(tcp, echo, at, restored);
 	return 1;
 }
 

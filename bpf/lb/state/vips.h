@@ -34,6 +34,7 @@ struct vip_slot {
 #define FAST_OTHERS                                                                                                   \
 	(1u << 31) /* not cookies by IP in IP: programs that only know these share the map during an update, and find \
 		      no row so far behind */
+#define FAST_THROUGH (1u << 30) /* return: through, for lb_rewritten alone */
 _Static_assert(sizeof(struct vip_slot) == 16, "vip_slot");
 
 struct {

@@ -29,9 +29,10 @@
 #define NEXT_PROGRAM (-2)
 #define START_SESSION (-3) /* to the one for connections of session tls */
 
-inline_always _Bool is_action(int action)
+/* Where no program is left to hand the packet to. */
+inline_always int final_action(int action)
 {
-	return action >= 0;
+	return action >= 0 ? action : XDP_DROP;
 }
 
 /* Working memory for a question or an answer, off the stack. One program uses it at a time: nothing interrupts it. */

@@ -14,10 +14,23 @@
 #include "lb/walk/tail_calls.h"
 #include "lb/walk/tier.h"
 
+/* What is not for the fast path. */
+inline_always int leave_fast_path(struct xdp_md *ctx, __u8 ingress)
+{
+	if (replica_enabled && is_for_peer((void *)(long)ctx->data, (void *)(long)ctx->data_end))
+		bpf_tail_call(ctx, &tail_calls, CALL_MESSAGE);
+	if (ingress == INGRESS_TIER1) /* constants: a known index is a jump */
+		bpf_tail_call(ctx, &tail_calls, CALL_SLOW_TIER);
+	if (functions_enabled)
+		bpf_tail_call(ctx, &tail_calls, CALL_FUNCTION);
+	bpf_tail_call(ctx, &tail_calls, CALL_SLOW);
+	return XDP_PASS;
+}
+
 inline_always int enter(struct xdp_md *ctx)
 {
 	_Bool traced = trace_enabled && trace_begin(ctx); /* before anything changes it */
-	volatile __u8 ingress = INGRESS_DIRECT;
+	volatile __u8 ingress = INGRESS_DIRECT, more = 0;
 	int action;
 
 	if (tier_enabled) {
@@ -34,15 +47,19 @@ inline_always int enter(struct xdp_md *ctx)
 	}
 	if (is_from_function((void *)(long)ctx->data, (void *)(long)ctx->data_end))
 		bpf_tail_call(ctx, &tail_calls, CALL_FUNCTION);
-	action = traced ? NOT_FAST : fast_frame(ctx);
+	action = traced ? NOT_FAST : fast_frame(ctx, &more);
 	if (action != NOT_FAST)
 		return action;
-	if (replica_enabled && is_for_peer((void *)(long)ctx->data, (void *)(long)ctx->data_end))
-		bpf_tail_call(ctx, &tail_calls, CALL_MESSAGE);
-	if (ingress == INGRESS_TIER1) /* constants: a known index is a jump */
-		bpf_tail_call(ctx, &tail_calls, CALL_SLOW_TIER);
-	if (functions_enabled)
-		bpf_tail_call(ctx, &tail_calls, CALL_FUNCTION);
-	bpf_tail_call(ctx, &tail_calls, CALL_SLOW);
-	return XDP_PASS;
+	if (more && ingress != INGRESS_TIER1)
+		bpf_tail_call(ctx, &tail_calls, CALL_REWRITTEN);
+	return leave_fast_path(ctx, ingress);
+}
+
+/* lb_rewritten: the fast path of what is more than encapsulated. A program of its own, so that other packets do not pay
+ * for it. */
+inline_always int enter_rewritten(struct xdp_md *ctx)
+{
+	int action = fast_frame(ctx, 0);
+
+	return action != NOT_FAST ? action : leave_fast_path(ctx, INGRESS_DIRECT);
 }

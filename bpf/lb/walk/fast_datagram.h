@@ -57,10 +57,11 @@ inline_always __u64 fast_drawn(const struct service *service, const __u8 *quic)
 }
 
 /* To where the connection has begun, or by the policy. */
-inline_always int fast_first_flight(struct xdp_md *ctx, const struct packet *p, struct decision *d, const __u8 *quic)
+inline_always int fast_first_flight(struct xdp_md *ctx, const struct packet *p, struct decision *d, const __u8 *quic,
+				    volatile __u8 *more)
 {
 	const struct service *service = d->service;
-	struct finding f = {};
+	struct finding f = { .again = !more };
 	__u64 drawn = fast_drawn(service, quic), hash;
 	int action;
 
@@ -69,21 +70,22 @@ inline_always int fast_first_flight(struct xdp_md *ctx, const struct packet *p, 
 	hash = starting_hash(p, service, drawn);
 	steer_to(d, starting_find(hash));
 	if (d->server)
-		return fast_send(ctx, p, d, &f, FORWARDED_STARTING);
-	fast_by_policy(p, d, &f);
-	action = fast_send(ctx, p, d, &f, FORWARDED_NEW);
+		return fast_send(ctx, p, d, &f, FORWARDED_STARTING, more);
+	if (!fast_by_policy(p, d, &f))
+		return NOT_FAST;
+	action = fast_send(ctx, p, d, &f, FORWARDED_NEW, more);
 	if (action != NOT_FAST)
 		starting_commit(hash, d->id);
 	return action;
 }
 
 /* The frame is for us, and untagged. */
-inline_always int fast_datagram(struct xdp_md *ctx, _Bool ipv6)
+inline_always int fast_datagram(struct xdp_md *ctx, _Bool ipv6, volatile __u8 *more)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	const __u8 *quic = data + FAST_QUIC(ipv6);
 	struct decision d = {};
-	struct finding f = {};
+	struct finding f = { .again = !more };
 	struct packet p;
 	__u32 fast, length;
 
@@ -92,19 +94,19 @@ inline_always int fast_datagram(struct xdp_md *ctx, _Bool ipv6)
 	length = fast_length(data, ipv6);
 	if (FAST_IP + length > end - data || length < FAST_QUIC(ipv6) - FAST_IP)
 		return NOT_FAST;
-	d.service = fast_service(data, ipv6, IPPROTO_UDP, &fast);
+	d.service = fast_service(data, ipv6, IPPROTO_UDP, more, &fast);
 	if (!d.service)
 		return NOT_FAST;
 	p = fast_packet(data, length, ipv6, IPPROTO_UDP);
 	if (d.service->affinity == AFFINITY_HASH || d.service->affinity == AFFINITY_LOCAL_TABLE) {
 		enum verdict verdict = fast_find(&p, &d, &f, 0, 0);
 
-		return verdict == VERDICT_CONTINUE ? NOT_FAST : fast_send(ctx, &p, &d, &f, verdict);
+		return verdict == VERDICT_CONTINUE ? NOT_FAST : fast_send(ctx, &p, &d, &f, verdict, more);
 	}
 	if (d.service->affinity != AFFINITY_QUIC || (void *)quic + 7 + sizeof(struct aes_block) > end)
 		return NOT_FAST;
 	if (*quic & QUIC_LONG_HEADER)
-		return fast_first_flight(ctx, &p, &d, quic);
+		return fast_first_flight(ctx, &p, &d, quic, more);
 	steer_to(&d, fast_connection_id(d.service, quic + 1));
-	return fast_send(ctx, &p, &d, &f, FORWARDED_BY_COOKIE);
+	return fast_send(ctx, &p, &d, &f, FORWARDED_BY_COOKIE, more);
 }

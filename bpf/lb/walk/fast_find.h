@@ -26,13 +26,18 @@ inline_always __u32 fast_first_echo(const struct packet *p, const struct tcphdr 
 	return bpf_ntohl(options[2]);
 }
 
-/* A new connection that has no candidates, by the policy. */
-inline_always void fast_by_policy(const struct packet *p, struct decision *d, struct finding *f)
+/* A new connection that has no candidates, by the policy. 0: it is not for here. */
+inline_always _Bool fast_by_policy(const struct packet *p, struct decision *d, struct finding *f)
 {
-	if (dispatched_by_placement(d->service))
+	_Bool placed = dispatched_by_placement(d->service);
+
+	if (placed || (f->again && d->service->flags & SERVICE_THROUGH))
 		steer_by_slot(p, d);
-	else
+	if (f->again && d->server && d->server->flags & SERVER_NO_COOKIE)
+		return 0;
+	if (!placed)
 		steer_by_dispatch(d, f);
+	return 1;
 }
 
 /* A new connection. Candidates are stops, and sessions begin elsewhere. */
@@ -40,8 +45,7 @@ inline_always enum verdict fast_dispatch(const struct packet *p, struct decision
 {
 	if (d->service->columns > 1 || d->service->flags & SERVICE_SESSION)
 		return VERDICT_CONTINUE;
-	fast_by_policy(p, d, f);
-	return FORWARDED_NEW;
+	return fast_by_policy(p, d, f) ? FORWARDED_NEW : VERDICT_CONTINUE;
 }
 
 /* Of a service with cookies, all that fast_by_cookie has not taken. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* fast_frame.h - which fast path a frame may take: that of TCP or of UDP, in IPv4 or IPv6. NOT_FAST: none. */
+/* fast_frame.h - which fast path a frame may take: that of TCP or of UDP, in IPv4 or IPv6. NOT_FAST: none.
+ * *more is set if it is for lb_rewritten, where `more` is 0, a constant. */
 #pragma once
 
 #include "wire/kernel.h"
@@ -8,14 +9,14 @@
 #include "lb/walk/fast_path.h"
 #include "lb/walk/fast_shape.h"
 
-inline_always int fast_ip(struct xdp_md *ctx, _Bool ipv6)
+inline_always int fast_ip(struct xdp_md *ctx, _Bool ipv6, volatile __u8 *more)
 {
-	int action = fast_path(ctx, ipv6);
+	int action = fast_path(ctx, ipv6, more);
 
-	return action != NOT_FAST ? action : fast_datagram(ctx, ipv6);
+	return action != NOT_FAST ? action : fast_datagram(ctx, ipv6, more);
 }
 
-inline_always int fast_frame(struct xdp_md *ctx)
+inline_always int fast_frame(struct xdp_md *ctx, volatile __u8 *more)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	__be16 protocol;
@@ -24,6 +25,6 @@ inline_always int fast_frame(struct xdp_md *ctx)
 		return NOT_FAST;
 	protocol = *(__be16 *)(data + offsetof(struct ethhdr, h_proto));
 	if (protocol == bpf_htons(ETH_P_IP))
-		return fast_ip(ctx, 0);
-	return protocol == bpf_htons(ETH_P_IPV6) ? fast_ip(ctx, 1) : NOT_FAST;
+		return fast_ip(ctx, 0, more);
+	return protocol == bpf_htons(ETH_P_IPV6) ? fast_ip(ctx, 1, more) : NOT_FAST;
 }

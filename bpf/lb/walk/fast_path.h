@@ -20,22 +20,22 @@
 #include "lb/walk/fast_shape.h"
 
 inline_always int fast_by_cookie(struct xdp_md *ctx, struct decision *d, const void *data, __u32 echo, __u8 parity,
-				 __u32 length, _Bool ipv6)
+				 __u32 length, _Bool ipv6, volatile __u8 *more)
 {
 	struct packet p = fast_packet(data, length, ipv6, IPPROTO_TCP);
-	struct finding f = {};
+	struct finding f = { .again = !more };
 
 	p.tcp_flags = 0; /* fast_echo has seen them */
 	steer_to(d, cookie_find(&p, d->service, echo, parity, &d->carried.plain));
-	return fast_send(ctx, &p, d, &f, FORWARDED_BY_COOKIE);
+	return fast_send(ctx, &p, d, &f, FORWARDED_BY_COOKIE, more);
 }
 
 inline_always int fast_others(struct xdp_md *ctx, struct decision *d, const void *data, const void *end, __u32 length,
-			      _Bool ipv6)
+			      _Bool ipv6, volatile __u8 *more)
 {
 	const struct packet p = fast_packet(data, length, ipv6, IPPROTO_TCP);
 	const struct tcphdr *tcp = data + FAST_L4(ipv6);
-	struct finding f = {};
+	struct finding f = { .again = !more };
 	enum verdict verdict;
 
 	if (tcp->doff < 5 || FAST_L4(ipv6) - FAST_IP + tcp->doff * 4 > length)
@@ -43,11 +43,11 @@ inline_always int fast_others(struct xdp_md *ctx, struct decision *d, const void
 	verdict = fast_find(&p, d, &f, tcp, end);
 	if (verdict == VERDICT_CONTINUE || d->stops_count)
 		return NOT_FAST;
-	return fast_send(ctx, &p, d, &f, verdict);
+	return fast_send(ctx, &p, d, &f, verdict, more);
 }
 
 /* The frame is for us, and untagged. */
-inline_always int fast_path(struct xdp_md *ctx, _Bool ipv6)
+inline_always int fast_path(struct xdp_md *ctx, _Bool ipv6, volatile __u8 *more)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	struct decision d = {};
@@ -58,11 +58,11 @@ inline_always int fast_path(struct xdp_md *ctx, _Bool ipv6)
 	length = fast_length(data, ipv6);
 	if (FAST_IP + length > end - data)
 		return NOT_FAST;
-	d.service = fast_service(data, ipv6, IPPROTO_TCP, &fast);
+	d.service = fast_service(data, ipv6, IPPROTO_TCP, more, &fast);
 	if (!d.service)
 		return NOT_FAST;
 	echo = d.service->affinity == AFFINITY_COOKIE ? fast_echo(data, end, length, ipv6) : 0;
 	if (echo)
-		return fast_by_cookie(ctx, &d, data, echo, echo >> (fast & 15) & 1, length, ipv6);
-	return fast_others(ctx, &d, data, end, length, ipv6);
+		return fast_by_cookie(ctx, &d, data, echo, echo >> (fast & 15) & 1, length, ipv6, more);
+	return fast_others(ctx, &d, data, end, length, ipv6, more);
 }

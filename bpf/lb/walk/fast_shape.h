@@ -18,6 +18,7 @@
 #define FAST_L4(ipv6) (FAST_IP + ((ipv6) ? sizeof(struct ipv6hdr) : sizeof(struct iphdr)))
 #define FAST_OPTIONS(ipv6) (FAST_L4(ipv6) + sizeof(struct tcphdr))
 #define FAST_TIMESTAMPS 12
+#define FAST_ECHO(ipv6) (FAST_OPTIONS(ipv6) + 8)
 
 /* No IP options or extension headers, no fragment, that protocol. Ethernet has been seen. */
 inline_always _Bool has_fast_shape(const void *data, _Bool ipv6, __u8 protocol)
@@ -79,8 +80,10 @@ inline_always struct packet fast_packet(const void *data, __u32 length, _Bool ip
 	return p;
 }
 
-/* The row of the destination's service. *fast: see struct vip_slot. */
-inline_always const struct service *fast_service(const void *data, _Bool ipv6, __u8 protocol, __u32 *fast)
+/* The row of the destination's service. *fast: see struct vip_slot. Rows of services with FAST_THROUGH are beyond the
+ * table, and set *more; but not in lb_rewritten. */
+inline_always const struct service *fast_service(const void *data, _Bool ipv6, __u8 protocol, volatile __u8 *more,
+						 __u32 *fast)
 {
 	__be16 port = *(const __be16 *)(data + FAST_L4(ipv6) + 2);
 	const __u64 *destination = data + FAST_IP + (ipv6 ? 24 : 16);
@@ -95,8 +98,10 @@ inline_always const struct service *fast_service(const void *data, _Bool ipv6, _
 	if (!slot)
 		return 0;
 	*fast = *(const volatile __u32 *)&slot->fast; /* once: it may flip */
-	row = (*fast & ~FAST_OTHERS) >> FAST_ROW_SHIFT;
+	row = (*fast & ~(!more ? FAST_OTHERS | FAST_THROUGH : FAST_OTHERS)) >> FAST_ROW_SHIFT;
 	service = bpf_map_lookup_elem(&services, &row);
+	if (!service && more && *fast & FAST_THROUGH)
+		*more = 1;
 	if (!*fast || !service || (ipv6 && !is_vip6(service, destination)))
 		return 0;
 	return service;

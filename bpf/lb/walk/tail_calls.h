@@ -8,19 +8,22 @@
 int lb_slow(struct xdp_md *ctx);
 int lb_slow_tier(struct xdp_md *ctx);
 int lb_slow_peer(struct xdp_md *ctx);
+int lb_rewritten(struct xdp_md *ctx);
 int lb_ask(struct xdp_md *ctx);
 int lb_message(struct xdp_md *ctx);
 int lb_function(struct xdp_md *ctx);
 int lb_function_peer(struct xdp_md *ctx);
 int lb_session(struct xdp_md *ctx);
 
-/* Programs for packets that the fast path does not handle: the slow path by ingress, and the programs that it hands
- * packets to. Tail calls, because the programs do not fit on one stack, and a jump costs less than a call. The kernel
- * empties an array that neither a process nor a pin references: user space pins the array of each attached program. */
+/* Programs for packets that the fast path of lb does not handle: another one, the slow path by ingress, and the
+ * programs that it hands packets to. Tail calls, because the programs do not fit on one stack, and a jump costs less
+ * than a call. The kernel empties an array that neither a process nor a pin references: user space pins the array of
+ * each attached program. */
 enum {
 	CALL_SLOW = INGRESS_DIRECT - 1,
 	CALL_SLOW_TIER = INGRESS_TIER1 - 1,
 	CALL_SLOW_PEER = INGRESS_PEER - 1,
+	CALL_REWRITTEN,
 	CALL_ASK,
 	CALL_MESSAGE,
 	CALL_FUNCTION,
@@ -38,6 +41,7 @@ struct {
 				      [CALL_SLOW] = lb_slow,
 				      [CALL_SLOW_TIER] = lb_slow_tier,
 				      [CALL_SLOW_PEER] = lb_slow_peer,
+				      [CALL_REWRITTEN] = lb_rewritten,
 				      [CALL_ASK] = lb_ask,
 				      [CALL_MESSAGE] = lb_message,
 				      [CALL_FUNCTION] = lb_function,

@@ -23,7 +23,7 @@ var cheetah = []Figure{
 			Reason: "ns; the hash is software's"},
 		{Shows: "Beamer", Paper: "more than both of Cheetah's", Command: "bench datapath", Quotes: []string{"hash-stop (GUE, earlier owner) | 214-269"},
 			Reason: "ns; a packet with a second chance, in GUE"},
-		{Shows: "timestamp corrected at the load balancer", Paper: "30 cycles more", Command: "bench datapath", Quotes: []string{"through-in | 108-122"},
+		{Shows: "timestamp corrected at the load balancer", Paper: "30 cycles more", Command: "bench datapath", Quotes: []string{"through-in | 56-62"},
 			Reason: "ns; it restores the timestamp exactly, from the server's clock"},
 	}},
 	{Paper: "Cheetah", Name: "figure 6", Shows: "p99 of completion time by load", Simulated: []string{"cheetah-6"}, Scenarios: []string{"even"},

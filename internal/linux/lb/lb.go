@@ -119,7 +119,11 @@ func (lb *LB) enableThrough() error {
 	if err != nil || len(returns) == 0 {
 		return err
 	}
-	return lb.objects.ThroughEnabled.Set(uint32(1))
+	return lb.switchThrough()
+}
+
+func (lb *LB) switchThrough() error {
+	return errors.Join(lb.objects.need(programsOfRewriting), lb.objects.ThroughEnabled.Set(uint32(1)))
 }
 
 // AcceptTunnels makes the program take off the outer header of packets to address: what the first tier sends to this node of the second.

@@ -100,7 +100,7 @@ func (lb *LB) apply(change plan.Change) error {
 		if err := o.Returns.Put(c.Key, c.Value); err != nil {
 			return err
 		}
-		return o.ThroughEnabled.Set(uint32(1))
+		return lb.switchThrough()
 	case plan.DeleteReturn:
 		return o.Returns.Delete(c.Key)
 	case plan.ClearCounter:
@@ -180,16 +180,19 @@ func isJoin(number uint32) bool { return number >= 1<<16 }
 
 // fastRow is what packets go by, from a destination of the service directly to its row; 0: it has a table, or more must be done to packets.
 func (lb *LB) fastRow(number uint32) uint32 {
-	const rowShift, others = 4, 1 << 31 // FAST_ROW_SHIFT, FAST_OTHERS
+	const rowShift, others, through = 4, 1 << 31, 1 << 30 // FAST_ROW_SHIFT, FAST_OTHERS, FAST_THROUGH
 	row := lb.ServiceRow(number)
 	s := lb.Service(row)
 	affinity, forward := model.Affinity(s.Affinity), model.Forward(s.Forward)
-	if row == 0 || affinity == model.AffinityReplicated || !forward.Tunnels() && forward != model.ForwardL2 || s.Flags&plan.ServiceThrough != 0 {
+	if row == 0 || affinity == model.AffinityReplicated {
 		return 0
 	}
 	word := row<<rowShift | uint32(s.CookieBits-1)&(1<<rowShift-1)
 	if affinity != model.AffinityCookie || forward == model.ForwardGUE || forward == model.ForwardL2 {
 		word |= others
+	}
+	if s.Flags&plan.ServiceThrough != 0 {
+		word |= through
 	}
 	return word
 }

@@ -87,9 +87,7 @@ func Sum(text []byte) string {
 func Parse(name string, text []byte) (model.Fleet, error) {
 	r := newReader(name)
 	var fleet model.Fleet
-	if root := r.Parse(text); root != nil {
-		r.fleet(root, &fleet)
-	}
+	r.fleet(text, &fleet)
 	if r.Failed() == 0 {
 		fleet.ApplyDefaults()
 		r.addInvalid(fleet.Validate())

@@ -15,9 +15,7 @@ type Draft struct {
 // ParseDraft reads a configuration; name is used in errors only. Its errors are those of Parse that can be found in the text alone.
 func ParseDraft(name string, text []byte) (*Draft, error) {
 	d := &Draft{reader: newReader(name)}
-	if root := d.reader.Parse(text); root != nil {
-		d.reader.fleet(root, &d.Fleet)
-	}
+	d.reader.fleet(text, &d.Fleet)
 	if d.reader.Failed() > 0 {
 		return nil, d.reader.joined()
 	}

@@ -13,7 +13,14 @@ import (
 	"github.com/ballast-lb/ballast/internal/yamltree"
 )
 
-func (r *reader) fleet(root *yaml.Node, fleet *model.Fleet) {
+func (r *reader) fleet(text []byte, fleet *model.Fleet) {
+	r.Read(text, func(root *yaml.Node) {
+		*fleet = model.Fleet{}
+		r.root(root, fleet)
+	})
+}
+
+func (r *reader) root(root *yaml.Node, fleet *model.Fleet) {
 	keys := values(r, schema.Fleet, fleet)
 	keys["keys"] = func(node *yaml.Node, path string) { r.keys(node, path, &fleet.Keys) }
 	keys["node_health"] = func(node *yaml.Node, path string) { r.Mapping(node, path, values(r, schema.Health, &fleet.NodeHealth)) }

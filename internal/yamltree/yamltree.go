@@ -44,11 +44,14 @@ type Reader struct {
 	text       []byte
 	root       *yaml.Node // without the insides of lists' elements that are read
 	whole      bool       // root has them: it was parsed again
+	wholeUpTo  int        // bytes of text
+	unread     map[*yaml.Node][]piece
+	broken     bool // a piece is none
 	objections []Objection
 }
 
 // New returns a reader for a file of the kind.
-func New(rules Rules) *Reader { return &Reader{rules: rules} }
+func New(rules Rules) *Reader { return &Reader{rules: rules, wholeUpTo: wholeUpTo} }
 
 // Value reads one node, found at a path.
 type Value func(node *yaml.Node, path string)
@@ -121,6 +124,24 @@ func step(node *yaml.Node, path string) (key, child *yaml.Node, rest string) {
 		}
 	}
 	return nil, nil, path
+}
+
+// Read calls read with the root of the only document, unless there is an objection. The text must not change any more. What a call has kept is void if there is
+// another, or an objection: of large files the elements of lists are parsed when they are read, and a mistake in one shows only then.
+func (r *Reader) Read(text []byte, read func(root *yaml.Node)) {
+	if len(text) > r.wholeUpTo && len(text) <= r.rules.Bytes {
+		if root, unread := r.parsePieces(text); root != nil {
+			r.text, r.root, r.unread = text, root, unread
+			read(root)
+			if r.readRest(); !r.broken {
+				return
+			}
+			r.text, r.root, r.whole, r.objections = nil, nil, false, nil
+		}
+	}
+	if root := r.Parse(text); root != nil {
+		read(root)
+	}
 }
 
 // Parse returns the root of the only document, or nil after an objection. The text must not change any more.
@@ -279,10 +300,22 @@ func (r *Reader) Sequence(node *yaml.Node, path string, visit Value) {
 		r.Fail(node.Line, path, "write a list: [a, b] or lines that begin with `-`", "%s instead of a list", kind(node))
 		return
 	}
+	unread := r.unread[node]
 	for i, child := range node.Content {
+		if unread != nil {
+			element, err := r.parsePiece(unread[i])
+			if err != nil {
+				r.broken = true
+				return
+			}
+			child.Line = element.Line
+			visit(element, path+"["+strconv.Itoa(i)+"]")
+			continue
+		}
 		visit(child, path+"["+strconv.Itoa(i)+"]")
 		child.Content = nil // a fleet's tree is ten times the fleet
 	}
+	delete(r.unread, node)
 }
 
 // Scalar returns the text of a plain or quoted value as it was written: 010 is "010", whatever YAML makes of it.

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -182,6 +183,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	d.log.Info("started", "instance", o.Instance, "services", d.reports.status().Services)
 	running.Go(func() { systemd.Serve(ctx, o.Log, d.awaitProgress, instance.Leaves) })
+	debug.FreeOSMemory() // nobody else needs what BPF objects were parsed in
 	return d.routes().Serve(ctx, listener)
 }
 

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -287,6 +288,7 @@ func (lb *lifecycle) run(ctx context.Context, listener net.Listener, undo func()
 		running.Go(func() { listen.ServeMetrics(ctx, lb.log, metrics, serve.metricsHandler(), serve.notReady) })
 	}
 	running.Go(func() { systemd.Serve(ctx, lb.log, lb.takeTurns, instance.Leaves) })
+	debug.FreeOSMemory() // nobody else needs what BPF objects were parsed in
 	return serve.routes().Serve(ctx, listener)
 }
 

@@ -24,8 +24,8 @@
 #include "lb/affinity/decision.h"
 #include "lb/affinity/table.h"
 
-/* The iterations are independent of each other. */
-static __noinline int deferred_flush(struct deferred_list *list)
+/* The iterations are independent of each other. A global function: verified once. */
+__noinline int deferred_flush(struct deferred_list *list)
 {
 	if (!list)
 		return 0;

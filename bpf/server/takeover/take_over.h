@@ -71,7 +71,7 @@ enum beginning {
 };
 
 /* Has a load balancer sent the number? One of version 0.1 has hashed the client's sequence number. */
-static __noinline _Bool is_answer(const struct served *served, const struct syn_cookie_flow *c, __u32 number)
+__noinline int is_answer(const struct served *served, const struct syn_cookie_flow *c, __u32 number)
 {
 	__u32 low = number & ((1 << SYN_COOKIE_LOW_BITS) - 1);
 	struct siphash_state key;
@@ -84,8 +84,8 @@ static __noinline _Bool is_answer(const struct served *served, const struct syn_
 }
 
 /* Has a load balancer answered this client's SYN, lately, and is this what comes next? */
-static __noinline enum beginning begins(struct __sk_buff *skb, const struct served *served, const struct flow *f,
-					struct tcp_numbers *numbers)
+__noinline int begins(struct __sk_buff *skb, const struct served *served, const struct flow *f,
+		      struct tcp_numbers *numbers)
 {
 	struct syn_cookie_flow c = {};
 	__be32 words[2];

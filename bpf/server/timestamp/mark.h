@@ -19,10 +19,14 @@ inline_always __u32 current_generation(void)
 	return value ? *value : 0;
 }
 
-static __noinline __u64 mark_hash(const struct served *served, const struct flow *f, __u8 parity)
+/* A global function: verified once. */
+__noinline __u64 mark_hash(const struct served *served, const struct flow *f, __u8 parity)
 {
-	struct siphash_state begun = siphash_begin(&served->cookie_key[parity & 1]);
+	struct siphash_state begun;
 
+	if (!served || !f)
+		return 0;
+	begun = siphash_begin(&served->cookie_key[parity & 1]);
 	return flow_hash(&begun, f->client, f->client_port, f->key.port, f->key.ipv6);
 }
 

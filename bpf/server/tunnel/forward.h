@@ -9,20 +9,31 @@
 #include "server/agent.h"
 #include "server/verdict.h"
 
-/* The next stop that is not this host and can be reached. 0: there is none. *tried counts the addresses examined. */
-inline_always const struct stop *next_hop_find(const struct tunnel *t, void *data, const void *end, __be32 address[4],
-					       __u32 *tried, _Bool *unreachable)
-{
-	__u32 offset = t->next;
+/* The next stop that is not this host and can be reached. */
+struct next_stop {
+	struct stop stop;
+	__be32 address[4];
+	__u32 tried; /* addresses examined */
+	_Bool unreachable; /* one of them is another host's that cannot be reached */
+};
 
-#pragma unroll
+/* 0: there is none. A global function: verified once. */
+__noinline int next_stop_find(struct xdp_md *ctx, const struct tunnel *t, struct next_stop *found)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	__be32 address[4]; /* Linux 6.1 takes no keys of maps from what a function is given */
+	__u32 offset;
+
+	if (!t || !found)
+		return 0;
+	offset = t->next;
 	for (int i = 0; i < STOPS_MAX; i++) {
 		__be32 *at = data + (offset & 255);
 		const struct stop *stop;
 
 		if (i >= t->left || (void *)(at + 4) > end) /* behind IPv4 addresses the inner packet follows */
 			return 0;
-		*tried = i + 1;
+		found->tried = i + 1;
 		offset += t->routed ? -16 : t->outer_ipv6 ? 16 : 4;
 		__builtin_memset(address, 0, 16);
 		address[0] = at[0];
@@ -31,11 +42,15 @@ inline_always const struct stop *next_hop_find(const struct tunnel *t, void *dat
 			address[2] = at[2];
 			address[3] = at[3];
 		}
-		stop = bpf_map_lookup_elem(&stop_hops, address); /* user space leaves own addresses out */
-		if (stop && !stop->vlan == (t->l3 == sizeof(struct ethhdr)))
-			return stop;
+		/* user space leaves own addresses out */
+		stop = bpf_map_lookup_elem(&stop_hops, address);
+		if (stop && !stop->vlan == (t->l3 == sizeof(struct ethhdr))) {
+			found->stop = *stop;
+			__builtin_memcpy(found->address, address, 16);
+			return 1;
+		}
 		if (!bpf_map_lookup_elem(&own_addresses, address))
-			*unreachable = 1;
+			found->unreachable = 1;
 	}
 	return 0;
 }
@@ -99,26 +114,22 @@ inline_always enum agent_verdict forward_tunnel(struct xdp_md *ctx, const struct
 	__be32 *word = data + (t->stops & 127), before; /* the first of struct gue_stops, whose index of the next stop
 							   counts up, or of struct srh: down */
 	struct ethhdr *eth = data;
-	__be32 address[4];
-	const struct stop *stop;
-	_Bool unreachable = 0;
-	__u32 tried = 0;
+	struct next_stop next = {};
 
 	if ((void *)(eth + 1) + sizeof(struct vlan_header) > end || (void *)(word + 1) > end)
 		return DROPPED_MALFORMED_TUNNEL;
-	stop = next_hop_find(t, data, end, address, &tried, &unreachable);
-	if (!stop)
-		return unreachable ? DROPPED_STOP_UNREACHABLE : AGENT_CONTINUE;
+	if (!next_stop_find(ctx, t, &next))
+		return next.unreachable ? DROPPED_STOP_UNREACHABLE : AGENT_CONTINUE;
 	if (!decrement_ttl(t, data, end))
 		return DROPPED_STOP_EXPIRED;
 	before = *word;
-	*word = bpf_htonl(bpf_ntohl(before) + (t->routed ? -tried : tried << 16));
-	if (!rewrite_destination(t, data, end, address, before, *word))
+	*word = bpf_htonl(bpf_ntohl(before) + (t->routed ? -next.tried : next.tried << 16));
+	if (!rewrite_destination(t, data, end, next.address, before, *word))
 		return DROPPED_MALFORMED_TUNNEL;
-	__builtin_memcpy(eth->h_dest, stop->destination_mac, 6);
-	__builtin_memcpy(eth->h_source, stop->source_mac, 6);
-	if (stop->vlan)
-		((struct vlan_header *)(eth + 1))->tci = stop->vlan;
-	*action = stop->ifindex == ctx->ingress_ifindex ? XDP_TX : bpf_redirect(stop->ifindex, 0);
+	__builtin_memcpy(eth->h_dest, next.stop.destination_mac, 6);
+	__builtin_memcpy(eth->h_source, next.stop.source_mac, 6);
+	if (next.stop.vlan)
+		((struct vlan_header *)(eth + 1))->tci = next.stop.vlan;
+	*action = next.stop.ifindex == ctx->ingress_ifindex ? XDP_TX : bpf_redirect(next.stop.ifindex, 0);
 	return HANDED_ON;
 }

@@ -57,7 +57,7 @@ func (lb *LB) switchFunctions() error {
 	enabled := uint32(0)
 	if lb.functions {
 		enabled = 1
-		if err := lb.objects.need(programsOfReplicas); err != nil {
+		if err := lb.objects.need(slices.Concat(programsOfReplicas, programsOfFunctions)); err != nil {
 			return err
 		}
 	}

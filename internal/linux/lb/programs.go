@@ -29,14 +29,15 @@ var (
 	programsOfRewriting = []string{"lb_rewritten"}
 	programsOfTier      = []string{"lb_slow_tier"}
 	programsOfSessions  = []string{"lb_session", "lb_slow_peer"}
-	programsOfReplicas  = []string{"lb_ask", "lb_message", "lb_slow_peer", "lb_function", "lb_function_peer", "replica_insert"}
+	programsOfReplicas  = []string{"lb_ask", "lb_message", "lb_slow_peer", "replica_insert"}
+	programsOfFunctions = []string{"lb_function", "lb_function_peer"}
 )
 
 // load loads all maps, and the programs that nobody has to ask for.
 func (o *objects) load(spec *ebpf.CollectionSpec, options ebpf.CollectionOptions) error {
 	o.spec = spec
 	names := slices.DeleteFunc(slices.Collect(maps.Keys(spec.Programs)), func(name string) bool {
-		return slices.Contains(slices.Concat(programsOfRewriting, programsOfTier, programsOfSessions, programsOfReplicas), name)
+		return slices.Contains(slices.Concat(programsOfRewriting, programsOfTier, programsOfSessions, programsOfReplicas, programsOfFunctions), name)
 	})
 	collection, err := o.add(names, options)
 	if err != nil {
@@ -96,7 +97,7 @@ func (o *objects) Close() error {
 
 // LoadAll has the kernel verify also what no service needs yet.
 func (lb *LB) LoadAll() error {
-	return errors.Join(lb.objects.need(programsOfRewriting), lb.objects.need(programsOfTier), lb.objects.need(programsOfSessions), lb.objects.need(programsOfReplicas))
+	return errors.Join(lb.objects.need(programsOfRewriting), lb.objects.need(programsOfTier), lb.objects.need(programsOfSessions), lb.objects.need(programsOfReplicas), lb.objects.need(programsOfFunctions))
 }
 
 // enableSessions loads what services of an earlier process need: packets of theirs may come at once.

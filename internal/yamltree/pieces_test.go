@@ -54,7 +54,7 @@ func TestPiecesAreReadAsTheWhole(t *testing.T) {
 		wantValues, wantObjections, _ := said(text, len(text))
 		values, objections, whole := said(text, 0)
 		if !slices.Equal(values, wantValues) || !slices.Equal(objections, wantObjections) {
-			t.Fatalf("%q\nin pieces %q %v\nas a whole %q %v", text, values, objections, wantValues, wantObjections)
+			t.Fatalf("%q\npieces: %q %v\nwhole: %q %v", text, values, objections, wantValues, wantObjections)
 		}
 		if !whole {
 			pieces++
@@ -72,7 +72,7 @@ func FuzzPiecesAreReadAsTheWhole(f *testing.F) {
 		wantValues, wantObjections, _ := said(text, len(text))
 		values, objections, _ := said(text, -1)
 		if !slices.Equal(values, wantValues) || !slices.Equal(objections, wantObjections) {
-			t.Fatalf("%q\nin pieces %q %v\nas a whole %q %v", text, values, objections, wantValues, wantObjections)
+			t.Fatalf("%q\npieces: %q %v\nwhole: %q %v", text, values, objections, wantValues, wantObjections)
 		}
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -114,6 +115,23 @@ func TestOnlyOneLiveProcessServesAnInstance(t *testing.T) {
 		t.Fatal(err)
 	}
 	third.Close()
+}
+
+// A process that was killed holds the lock until it has gone, as this one does: it is gone only when another asks.
+func TestAKilledProcessThatIsNotGoneYetIsWaitedFor(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ctl.sock")
+	first, err := Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := time.Now()
+	closed := time.AfterFunc(5*lockInterval, func() { first.Close() })
+	defer closed.Stop()
+	second, err := Listen(path)
+	if err != nil {
+		t.Fatalf("after %v: %v", time.Since(before), err)
+	}
+	second.Close()
 }
 
 func TestSocketLeftByAKilledProcessIsReplaced(t *testing.T) {

@@ -73,6 +73,21 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.Serve
 // HandleRaw adds a handler that writes its own answer, for streams.
 func (s *Server) HandleRaw(pattern string, h http.Handler) { s.mux.Handle(pattern, h) }
 
+// Implementation constants. A process that was killed holds its lock until the kernel has taken its memory apart, on a busy machine for long.
+const (
+	lockPatience = 3 * time.Second
+	lockInterval = 20 * time.Millisecond
+)
+
+// lockAlone takes a lock that no other process may hold.
+func lockAlone(lock *os.File) (err error) {
+	for end := time.Now().Add(lockPatience); ; time.Sleep(lockInterval) {
+		if err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) || !time.Now().Before(end) {
+			return err
+		}
+	}
+}
+
 // Listen takes the socket of an instance: only one live process can hold it, and what a killed one left is removed.
 // The directory is made when missing.
 func Listen(path string) (net.Listener, error) {
@@ -83,7 +98,7 @@ func Listen(path string) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := lockAlone(lock); err != nil {
 		lock.Close()
 		return nil, fmt.Errorf("listen on %s: another process serves this instance: stop it or use another --instance", path)
 	}

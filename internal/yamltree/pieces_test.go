@@ -47,34 +47,34 @@ var lines = []string{
 	"  -\tx", "\t- x", "- - 1", "  - - 2", "c: \"", "\"", "a: [", "]", "  - {a: 1,", "  b: 2}", "? x", ": y", "  - ~", "<<: {}", "  - x: y: z", "  a:",
 }
 
-func TestPiecesAreReadAsTheWhole(t *testing.T) {
-	pieces := 0
-	rapid.Check(t, func(t *rapid.T) {
-		text := strings.Join(rapid.SliceOfN(rapid.SampledFrom(lines), 1, 14).Draw(t, "lines"), "\n") + rapid.SampledFrom([]string{"", "\n", "\n\n"}).Draw(t, "end")
-		wantValues, wantObjections, _ := said(text, len(text))
-		values, objections, whole := said(text, 0)
-		if !slices.Equal(values, wantValues) || !slices.Equal(objections, wantObjections) {
-			t.Fatalf("%q\npieces: %q %v\nwhole: %q %v", text, values, objections, wantValues, wantObjections)
-		}
-		if !whole {
-			pieces++
-		}
-	})
-	if pieces == 0 {
-		t.Error("no text was read in pieces")
+// piecesText is one that is read in pieces.
+const piecesText = "a:\n  - b: 1\n    c: [1, 2]\n  - b: \"x\n    y\"\nb:\n- 1\n- 2\n"
+
+// readBothWays compares what a text is in pieces, from wholeUpTo bytes on, and as a whole.
+func readBothWays(t interface{ Fatalf(string, ...any) }, text string, wholeUpTo int) (whole bool) {
+	wantValues, wantObjections, _ := said(text, len(text))
+	values, objections, whole := said(text, wholeUpTo)
+	if !slices.Equal(values, wantValues) || !slices.Equal(objections, wantObjections) {
+		t.Fatalf("%q\npieces: %q %v\nwhole: %q %v", text, values, objections, wantValues, wantObjections)
 	}
+	return whole
+}
+
+func TestPiecesAreReadAsTheWhole(t *testing.T) {
+	if readBothWays(t, piecesText, 0) {
+		t.Fatalf("%q was not read in pieces", piecesText)
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		text := rapid.SampledFrom([]string{"", "a:\n- 1\n", "b:\n  - a: 1\n"}).Draw(t, "begin") +
+			strings.Join(rapid.SliceOfN(rapid.SampledFrom(lines), 1, 14).Draw(t, "lines"), "\n") + rapid.SampledFrom([]string{"", "\n", "\n\n"}).Draw(t, "end")
+		readBothWays(t, text, 0)
+	})
 }
 
 func FuzzPiecesAreReadAsTheWhole(f *testing.F) {
-	f.Add("a:\n  - b: 1\n    c: [1, 2]\n  - b: \"x\n    y\"\nb:\n- 1\n- 2\n")
+	f.Add(piecesText)
 	f.Add("---\na:\n- b\r\n- c\n\u0085- d\n")
-	f.Fuzz(func(t *testing.T, text string) {
-		wantValues, wantObjections, _ := said(text, len(text))
-		values, objections, _ := said(text, -1)
-		if !slices.Equal(values, wantValues) || !slices.Equal(objections, wantObjections) {
-			t.Fatalf("%q\npieces: %q %v\nwhole: %q %v", text, values, objections, wantValues, wantObjections)
-		}
-	})
+	f.Fuzz(func(t *testing.T, text string) { readBothWays(t, text, -1) })
 }
 
 // The tree of a whole file is thirty times as large as its text.

@@ -7,7 +7,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// wholeUpTo is the size of the largest file that is parsed at once: its tree takes about forty times as much.
+// wholeUpTo is the size of the largest file that is parsed at once: its tree takes about thirty times as much.
 const wholeUpTo = 64 << 10
 
 // pieces are the elements of a list of the root, in text of their own that is parsed when they are read.

@@ -91,16 +91,18 @@ func fastWorld(t *testing.T) *world {
 		want.Keys = testKeys(1, 2)
 		s := service(want, "older") // packets of its third server's slots have a second stop
 		s.Servers = slices.Clone(s.Servers)[:2]
-		change := func(name string, id uint16, change func(*plan.Path)) {
-			address := serverIn(service(want, name), id).Address
-			path := testPath(address)
-			change(&path)
-			want.Paths[address] = path
-		}
-		change("narrow", 127, func(p *plan.Path) { p.VLAN = 7 })
-		change("wide", 2, func(p *plan.Path) { p.MTU = 100 })
+		changePath(want, "narrow", 127, func(p *plan.Path) { p.VLAN = 7 })
+		changePath(want, "wide", 2, func(p *plan.Path) { p.MTU = 100 })
 	})
 	return w
+}
+
+// changePath makes the way to a server another one than testPath's.
+func changePath(want *plan.Want, name string, id uint16, change func(*plan.Path)) {
+	address := serverIn(service(want, name), id).Address
+	path := testPath(address)
+	change(&path)
+	want.Paths[address] = path
 }
 
 func plus(address netip.Addr, n byte) netip.Addr {

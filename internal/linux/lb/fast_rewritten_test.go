@@ -23,40 +23,30 @@ func rewrittenWorld(t *testing.T) *world {
 			}
 		})
 	}
-	dispatch := func(dispatch model.Dispatch) func(*model.Service) {
-		return func(s *model.Service) { s.Dispatch = dispatch }
-	}
 	byHash := func(protocol model.Protocol) func(*model.Service) {
 		return func(s *model.Service) { s.Protocol, s.Affinity = protocol, model.AffinityHash }
 	}
-	tagged := func(forward model.Forward, ipv6 bool, change func(*model.Service)) func(*model.Service) {
+	byTurns := func(servers ...uint16) func(*model.Service) {
 		return func(s *model.Service) {
-			withServers(ipv6, 41, 42)(s)
-			s.Forward = forward
-			change(s)
+			withServers(false, servers...)(s)
+			s.Dispatch = model.DispatchRR
 		}
 	}
 	w := newWorld(t, serviceOf("through-l2", fastVIP(34), through(model.ForwardL2, 0, nil)), serviceOf("through-l2-six", plus(vip6, 9), through(model.ForwardL2, 0, nil)),
 		serviceOf("nat", fastVIP(35), through(model.ForwardNAT, 0, nil)), serviceOf("nat-six", plus(vip6, 10), through(model.ForwardNAT, 0, nil)),
 		serviceOf("nat-port", fastVIP(36), through(model.ForwardNAT, 8080, nil)), serviceOf("nat-port-six", plus(vip6, 11), through(model.ForwardNAT, 8080, nil)),
-		serviceOf("nat-rr", fastVIP(37), through(model.ForwardNAT, 8081, func(s *model.Service) { withServers(false, 1, 127, 3)(s); s.Dispatch = model.DispatchRR })),
+		serviceOf("nat-rr", fastVIP(37), through(model.ForwardNAT, 8081, byTurns(1, 127, 3))),
 		serviceOf("nat-hash", fastVIP(38), through(model.ForwardNAT, 8082, byHash(model.ProtocolTCP))),
 		serviceOf("nat-udp", fastVIP(39), through(model.ForwardNAT, 8080, byHash(model.ProtocolUDP))),
 		serviceOf("nat-udp-six", plus(vip6, 12), through(model.ForwardNAT, 0, byHash(model.ProtocolUDP))),
 		serviceOf("nat-local", fastVIP(40), through(model.ForwardNAT, 8083, func(s *model.Service) { s.Affinity = model.AffinityLocal })),
-		serviceOf("tagged-nat", fastVIP(44), through(model.ForwardNAT, 8080, tagged(model.ForwardNAT, false, dispatch(model.DispatchRR)))),
+		serviceOf("tagged-nat", fastVIP(44), through(model.ForwardNAT, 8080, byTurns(41, 42))),
 		serviceOf("tagged-other", fastVIP(98), fastCookies(16, withServers(false, 1, 2, 3, 41, 42))), serviceOf("other", fastVIP(99), fastCookies(16, withServers(false, 1, 2, 3, 127))))
 	w.update(func(want *plan.Want) {
 		want.Keys = testKeys(1, 2)
-		change := func(name string, id uint16, change func(*plan.Path)) {
-			address := serverIn(service(want, name), id).Address
-			path := testPath(address)
-			change(&path)
-			want.Paths[address] = path
-		}
-		change("tagged-nat", 41, func(p *plan.Path) { p.VLAN = 0x2009 })
-		change("tagged-nat", 42, func(p *plan.Path) { p.VLAN, p.MTU = 7, 110 })
-		change("nat", 2, func(p *plan.Path) { p.MTU = 110 })
+		changePath(want, "tagged-nat", 41, func(p *plan.Path) { p.VLAN = 0x2009 })
+		changePath(want, "tagged-nat", 42, func(p *plan.Path) { p.VLAN, p.MTU = 7, 110 })
+		changePath(want, "nat", 2, func(p *plan.Path) { p.MTU = 110 })
 		s := service(want, "nat-rr")
 		s.NoCookie = map[uint16]bool{3: true}
 	})

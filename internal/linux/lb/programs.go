@@ -31,13 +31,14 @@ var (
 	programsOfSessions  = []string{"lb_session", "lb_slow_peer"}
 	programsOfReplicas  = []string{"lb_ask", "lb_message", "lb_slow_peer", "replica_insert"}
 	programsOfFunctions = []string{"lb_function", "lb_function_peer"}
+	programsOnDemand    = slices.Concat(programsOfRewriting, programsOfTier, programsOfSessions, programsOfReplicas, programsOfFunctions)
 )
 
 // load loads all maps, and the programs that nobody has to ask for.
 func (o *objects) load(spec *ebpf.CollectionSpec, options ebpf.CollectionOptions) error {
 	o.spec = spec
 	names := slices.DeleteFunc(slices.Collect(maps.Keys(spec.Programs)), func(name string) bool {
-		return slices.Contains(slices.Concat(programsOfRewriting, programsOfTier, programsOfSessions, programsOfReplicas, programsOfFunctions), name)
+		return slices.Contains(programsOnDemand, name)
 	})
 	collection, err := o.add(names, options)
 	if err != nil {
@@ -97,7 +98,7 @@ func (o *objects) Close() error {
 
 // LoadAll has the kernel verify also what no service needs yet.
 func (lb *LB) LoadAll() error {
-	return errors.Join(lb.objects.need(programsOfRewriting), lb.objects.need(programsOfTier), lb.objects.need(programsOfSessions), lb.objects.need(programsOfReplicas), lb.objects.need(programsOfFunctions))
+	return lb.objects.need(programsOnDemand)
 }
 
 // enableSessions loads what services of an earlier process need: packets of theirs may come at once.

@@ -46,10 +46,9 @@ int lb_session(struct xdp_md *ctx)
 {
 	int action = handle_session(ctx);
 
-	if (action != NEXT_PROGRAM)
-		return action;
-	bpf_tail_call(ctx, &tail_calls, CALL_SLOW_PEER);
-	return XDP_DROP;
+	if (action == NEXT_PROGRAM)
+		bpf_tail_call(ctx, &tail_calls, CALL_SLOW_PEER);
+	return final_action(action);
 }
 
 SEC("xdp.frags")
@@ -101,12 +100,10 @@ SEC("xdp.frags")
 int lb_function_peer(struct xdp_md *ctx)
 {
 	_Bool ours;
-	int action = handle_function(ctx, 1, &ours);
 
-	return action == NEXT_PROGRAM ? XDP_DROP : action; /* an answered packet does not ask again */
+	return final_action(handle_function(ctx, 1, &ours)); /* an answered packet does not ask again */
 }
 
-/* At tc, behind lb: the only frames that concern it are its orders. */
 SEC("tc")
 int lb_release(struct __sk_buff *skb)
 {
@@ -119,14 +116,18 @@ int lb(struct xdp_md *ctx)
 	return enter(ctx);
 }
 
-/* Services with return: through. */
 SEC("xdp.frags")
 int lb_rewritten(struct xdp_md *ctx)
 {
 	return enter_rewritten(ctx);
 }
 
-/* Run by user space. */
+SEC("xdp.frags")
+int lb_hello(struct xdp_md *ctx)
+{
+	return enter_session(ctx);
+}
+
 SEC("xdp.frags")
 int lb_check(struct xdp_md *ctx)
 {
@@ -141,7 +142,6 @@ int flush_counts(struct xdp_md *ctx)
 	return XDP_PASS;
 }
 
-/* Run by user space. The frame says nothing. */
 SEC("xdp.frags")
 int replica_insert(struct xdp_md *ctx)
 {

@@ -13,39 +13,46 @@
 #include "lb/state/trace.h"
 
 /* By the key of either epoch. NO_ID: no server of the service has issued the name. */
-inline_always __u16 session_open(const struct service *service, const struct session_config *config,
-				 const struct hello *h)
+inline_always __u16 session_open(const struct service *service, const struct session_config *config, __u64 nonce,
+				 __u64 sealed)
 {
 	__u16 id = NO_ID;
 
 	if (config->has_ids[service->epoch_parity & 1])
-		id = session_id_open(&config->ids[service->epoch_parity & 1], h->name);
+		id = session_id_open(&config->ids[service->epoch_parity & 1], nonce, sealed);
 	if (id == NO_ID && config->has_ids[~service->epoch_parity & 1])
-		id = session_id_open(&config->ids[~service->epoch_parity & 1], h->name);
+		id = session_id_open(&config->ids[~service->epoch_parity & 1], nonce, sealed);
 	return id;
+}
+
+/* What becomes of a name that a hello shows, and *id: that it opens to. */
+inline_always enum session_outcome session_judge(const struct service *service, const struct session_config *config,
+						 const struct packet *p, __u8 source, const __u64 name[2], __u16 *id)
+{
+	const struct server *server;
+
+	*id = session_open(service, config, name[0], name[1]);
+	server = server_by_id(service, *id);
+	if (*id == NO_ID)
+		return source == HELLO_BY_SESSION_ID ? SESSION_NONE : SESSION_UNKNOWN;
+	if (!server || server->flags & SERVER_DOWN)
+		return SESSION_UNAVAILABLE;
+	if (config->clients &&
+	    !session_lets(name[0] ^ service->number, session_client(&service->placement_key, p), config->clients))
+		return SESSION_LIMITED;
+	return SESSION_RESUMED;
 }
 
 /* Outcome: what hello_read has found, or SESSION_UNTIMED. NO_ID: the policy's. */
 inline_always __u16 session_server(const struct service *service, const struct session_config *config,
 				   const struct packet *p, const struct hello *h, int outcome)
 {
-	const struct server *server;
 	__u16 id = NO_ID;
-	__u64 nonce;
+	__u64 name[2];
 
 	if (outcome == HELLO_COMPLETE && h->source != HELLO_NO_SESSION) {
-		id = session_open(service, config, h);
-		server = server_by_id(service, id);
-		__builtin_memcpy(&nonce, h->name, 8);
-		if (id == NO_ID)
-			outcome = h->source == HELLO_BY_SESSION_ID ? SESSION_NONE : SESSION_UNKNOWN;
-		else if (!server || server->flags & SERVER_DOWN)
-			outcome = SESSION_UNAVAILABLE;
-		else if (config->clients && !session_lets(nonce ^ service->number,
-							  session_client(&service->placement_key, p), config->clients))
-			outcome = SESSION_LIMITED;
-		else
-			outcome = SESSION_RESUMED;
+		__builtin_memcpy(name, h->name, sizeof(name));
+		outcome = session_judge(service, config, p, h->source, name, &id);
 	}
 	count_session(service->number, outcome);
 	if (is_traced())

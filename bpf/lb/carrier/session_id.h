@@ -10,15 +10,13 @@ struct session_id_key {
 	struct siphash_state tag, hide; /* as siphash_begin leaves them */
 };
 
-/* 0: none of our servers has issued it. */
-inline_always __u16 session_id_open(const struct session_id_key *key, const __u8 name[16])
+/* Of the words of a name. 0: none of our servers has issued it. */
+inline_always __u16 session_id_open(const struct session_id_key *key, __u64 nonce, __u64 sealed)
 {
 	struct siphash_state hide = key->hide, tag = key->tag;
-	__u64 nonce, sealed, mac;
+	__u64 mac;
 	__u16 id;
 
-	__builtin_memcpy(&nonce, name, 8);
-	__builtin_memcpy(&sealed, name + 8, 8);
 	siphash24_first_word(&hide, nonce);
 	siphash24_word(&hide, (sealed & 0xffffffffffff) | 14ULL << 56);
 	id = bpf_ntohs(sealed >> 48) ^ (__u16)siphash24_end(&hide);

@@ -9,6 +9,7 @@
 #include "lb/state/trace.h"
 #include "lb/state/verdict.h"
 #include "lb/walk/fast_frame.h"
+#include "lb/walk/fast_session.h"
 #include "lb/walk/fast_shape.h"
 #include "lb/walk/peer_frame.h"
 #include "lb/walk/tail_calls.h"
@@ -50,7 +51,9 @@ inline_always int enter(struct xdp_md *ctx)
 	action = traced ? NOT_FAST : fast_frame(ctx, &more);
 	if (action != NOT_FAST)
 		return action;
-	if (more && ingress != INGRESS_TIER1)
+	if (more == MORE_SESSION && ingress != INGRESS_TIER1)
+		bpf_tail_call(ctx, &tail_calls, CALL_HELLO);
+	if (more == MORE_REWRITTEN && ingress != INGRESS_TIER1)
 		bpf_tail_call(ctx, &tail_calls, CALL_REWRITTEN);
 	return leave_fast_path(ctx, ingress);
 }
@@ -61,5 +64,18 @@ inline_always int enter_rewritten(struct xdp_md *ctx)
 {
 	int action = fast_frame(ctx, 0);
 
+	return action != NOT_FAST ? action : leave_fast_path(ctx, INGRESS_DIRECT);
+}
+
+/* lb_hello: a packet that may begin a connection of session tls. */
+inline_always int enter_session(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	const struct ethhdr *eth = data;
+	int action;
+
+	if ((void *)(eth + 1) > end)
+		return XDP_DROP;
+	action = eth->h_proto == bpf_htons(ETH_P_IPV6) ? fast_session(ctx, 1) : fast_session(ctx, 0);
 	return action != NOT_FAST ? action : leave_fast_path(ctx, INGRESS_DIRECT);
 }

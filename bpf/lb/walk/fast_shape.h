@@ -12,6 +12,9 @@
 
 #define NOT_FAST (-1) /* what the fast path says of packets that are not for it; nothing has changed */
 
+/* What lb learns of a packet that is not for its fast path: which other program has one for it. */
+enum { MORE_REWRITTEN = 1, MORE_SESSION };
+
 /* Where in the frame TCP or UDP, and TCP's options begin, and what NOP NOP TS has of them. ipv6 is a constant wherever
  * it stands here. */
 #define FAST_IP sizeof(struct ethhdr)
@@ -101,7 +104,7 @@ inline_always const struct service *fast_service(const void *data, _Bool ipv6, _
 	row = (*fast & ~(!more ? FAST_OTHERS | FAST_THROUGH : FAST_OTHERS)) >> FAST_ROW_SHIFT;
 	service = bpf_map_lookup_elem(&services, &row);
 	if (!service && more && *fast & FAST_THROUGH)
-		*more = 1;
+		*more = MORE_REWRITTEN;
 	if (!*fast || !service || (ipv6 && !is_vip6(service, destination)))
 		return 0;
 	return service;

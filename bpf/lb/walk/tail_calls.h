@@ -14,6 +14,7 @@ int lb_message(struct xdp_md *ctx);
 int lb_function(struct xdp_md *ctx);
 int lb_function_peer(struct xdp_md *ctx);
 int lb_session(struct xdp_md *ctx);
+int lb_hello(struct xdp_md *ctx);
 
 /* Programs for packets that the fast path of lb does not handle: another one, the slow path by ingress, and the
  * programs that it hands packets to. Tail calls, because the programs do not fit on one stack, and a jump costs less
@@ -29,6 +30,7 @@ enum {
 	CALL_FUNCTION,
 	CALL_FUNCTION_PEER,
 	CALL_SESSION,
+	CALL_HELLO,
 	TAIL_CALLS
 };
 
@@ -47,4 +49,5 @@ struct {
 				      [CALL_FUNCTION] = lb_function,
 				      [CALL_FUNCTION_PEER] = lb_function_peer,
 				      [CALL_SESSION] = lb_session,
+				      [CALL_HELLO] = lb_hello,
 			      } };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* lb.bpf.c - the load balancer: parse -> service -> steer -> send -> count. */
+/* lb.bpf.c - the load balancer: parse -> service -> steer -> send -> count. What each program is for: README.md. */
 #include "wire/kernel.h"
 #include "lb/walk/slow_path.h"
 #include "lb/state/btf.h"
@@ -40,7 +40,6 @@ int lb_slow_peer(struct xdp_md *ctx)
 	return final_action(slow_path(ctx, INGRESS_PEER)); /* an answered packet does not ask again */
 }
 
-/* A connection of a service with session tls begins. */
 SEC("xdp.frags")
 int lb_session(struct xdp_md *ctx)
 {
@@ -57,12 +56,11 @@ int lb_ask(struct xdp_md *ctx)
 	_Bool function;
 	int action = handle_ask(ctx, &function);
 
-	if (action != NEXT_PROGRAM)
-		return action;
-	if (function) /* constants: a known index is a jump */
+	if (action == NEXT_PROGRAM && function) /* constants: a known index is a jump */
 		bpf_tail_call(ctx, &tail_calls, CALL_FUNCTION_PEER);
-	bpf_tail_call(ctx, &tail_calls, CALL_SLOW_PEER);
-	return XDP_DROP;
+	if (action == NEXT_PROGRAM)
+		bpf_tail_call(ctx, &tail_calls, CALL_SLOW_PEER);
+	return final_action(action);
 }
 
 SEC("xdp.frags")
@@ -71,29 +69,26 @@ int lb_message(struct xdp_md *ctx)
 	enum message_for message;
 	int action = handle_message(ctx, &message);
 
-	if (action != NEXT_PROGRAM)
-		return action;
-	if (message == MESSAGE_FOR_FUNCTION)
+	if (action == NEXT_PROGRAM && message == MESSAGE_FOR_FUNCTION)
 		bpf_tail_call(ctx, &tail_calls, CALL_FUNCTION_PEER);
-	if (message == MESSAGE_FOR_SERVER)
+	if (action == NEXT_PROGRAM && message == MESSAGE_FOR_SERVER)
 		bpf_tail_call(ctx, &tail_calls, CALL_SLOW_PEER);
-	bpf_tail_call(ctx, &tail_calls, CALL_SLOW);
-	return XDP_DROP;
+	if (action == NEXT_PROGRAM)
+		bpf_tail_call(ctx, &tail_calls, CALL_SLOW);
+	return final_action(action);
 }
 
-/* To and from network functions. */
 SEC("xdp.frags")
 int lb_function(struct xdp_md *ctx)
 {
 	_Bool ours;
 	int action = handle_function(ctx, 0, &ours);
 
-	if (action != NEXT_PROGRAM)
-		return action;
-	if (ours)
+	if (action == NEXT_PROGRAM && ours)
 		bpf_tail_call(ctx, &tail_calls, CALL_ASK);
-	bpf_tail_call(ctx, &tail_calls, CALL_SLOW);
-	return XDP_DROP;
+	if (action == NEXT_PROGRAM)
+		bpf_tail_call(ctx, &tail_calls, CALL_SLOW);
+	return final_action(action);
 }
 
 SEC("xdp.frags")
@@ -129,12 +124,17 @@ int lb_hello(struct xdp_md *ctx)
 }
 
 SEC("xdp.frags")
+int lb_replicated(struct xdp_md *ctx)
+{
+	return enter_replicated(ctx);
+}
+
+SEC("xdp.frags")
 int lb_check(struct xdp_md *ctx)
 {
 	return send_check(ctx);
 }
 
-/* Run by user space on each CPU: what has been sent there is counted. The frame says nothing. */
 SEC("xdp.frags")
 int flush_counts(struct xdp_md *ctx)
 {

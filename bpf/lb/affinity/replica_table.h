@@ -46,6 +46,24 @@ inline_always struct replica_entry *replica_find(void *map, __u64 key)
 	return replica_in(bpf_map_lookup_elem(map, &second), key);
 }
 
+/* The word of a key's entry, 0: it has none. Of where it may be, all lines are touched before any is compared: memory
+ * loads them at once. */
+inline_always __u64 replica_read(void *map, __u64 key)
+{
+	__u32 first = replica_first(key), second = replica_second(key);
+	const struct replica_bucket *a = bpf_map_lookup_elem(map, &first), *b = bpf_map_lookup_elem(map, &second);
+	const struct replica_entry *found;
+
+	if (!a || !b)
+		return 0;
+	(void)*(const volatile __u64 *)&a->head;
+	(void)*(const volatile __u64 *)&b->head;
+	(void)*(const volatile __u64 *)&a->slot[6].word;
+	(void)*(const volatile __u64 *)&b->slot[6].word;
+	found = replica_in((void *)a, key) ?: replica_in((void *)b, key);
+	return found ? *(const volatile __u64 *)&found->word : 0;
+}
+
 /* The state of a bucket, and of a key in it. */
 struct replica_probe {
 	__u64 head;

@@ -35,6 +35,8 @@ struct vip_slot {
 	(1u << 31) /* not cookies by IP in IP: programs that only know these share the map during an update, and find \
 		      no row so far behind */
 #define FAST_THROUGH (1u << 30) /* return: through, for lb_rewritten alone */
+#define FAST_REPLICATED (1u << 29) /* affinity: replicated, for lb_replicated alone */
+#define FAST_MORE_SHIFT 29 /* to those two bits */
 _Static_assert(sizeof(struct vip_slot) == 16, "vip_slot");
 
 struct {

@@ -8,7 +8,9 @@
 #include "lb/state/ring.h"
 #include "lb/state/trace.h"
 #include "lb/state/verdict.h"
+#include "lb/state/vips.h"
 #include "lb/walk/fast_frame.h"
+#include "lb/walk/fast_replicated.h"
 #include "lb/walk/fast_session.h"
 #include "lb/walk/fast_shape.h"
 #include "lb/walk/peer_frame.h"
@@ -51,10 +53,12 @@ inline_always int enter(struct xdp_md *ctx)
 	action = traced ? NOT_FAST : fast_frame(ctx, &more);
 	if (action != NOT_FAST)
 		return action;
-	if (more == MORE_SESSION && ingress != INGRESS_TIER1)
+	if (more & MORE_SESSION && ingress != INGRESS_TIER1)
 		bpf_tail_call(ctx, &tail_calls, CALL_HELLO);
-	if (more == MORE_REWRITTEN && ingress != INGRESS_TIER1)
+	if (more & MORE_REWRITTEN && ingress != INGRESS_TIER1)
 		bpf_tail_call(ctx, &tail_calls, CALL_REWRITTEN);
+	if (more & MORE_REPLICATED && ingress != INGRESS_TIER1)
+		bpf_tail_call(ctx, &tail_calls, CALL_REPLICATED);
 	return leave_fast_path(ctx, ingress);
 }
 
@@ -77,5 +81,13 @@ inline_always int enter_session(struct xdp_md *ctx)
 	if ((void *)(eth + 1) > end)
 		return XDP_DROP;
 	action = eth->h_proto == bpf_htons(ETH_P_IPV6) ? fast_session(ctx, 1) : fast_session(ctx, 0);
+	return action != NOT_FAST ? action : leave_fast_path(ctx, INGRESS_DIRECT);
+}
+
+/* lb_replicated: the same of replicated connections. */
+inline_always int enter_replicated(struct xdp_md *ctx)
+{
+	int action = fast_replicated(ctx);
+
 	return action != NOT_FAST ? action : leave_fast_path(ctx, INGRESS_DIRECT);
 }

@@ -65,18 +65,13 @@ inline_always _Bool fast_count(const struct packet *p, const struct decision *d,
 
 /* NOT_FAST: nothing has changed. */
 inline_always int fast_try(struct xdp_md *ctx, const struct packet *p, const struct decision *d,
-			   const struct finding *f, enum verdict verdict, volatile __u8 *more)
+			   const struct finding *f, enum verdict verdict)
 {
 	const struct server *server = d->server;
 	_Bool ipv6, written, gue = d->service->forward == FORWARD_GUE, l2 = d->service->forward == FORWARD_L2;
 	__u32 outer;
 
-	if (!server) {
-		if (d->service->flags & SERVICE_SESSION)
-			*more = MORE_SESSION;
-		return NOT_FAST;
-	}
-	if (!(server->flags & SERVER_NEXT_HOP) || server->flags & SERVER_NO_COOKIE || server->vlan)
+	if (!server || !(server->flags & SERVER_NEXT_HOP) || server->flags & SERVER_NO_COOKIE || server->vlan)
 		return NOT_FAST;
 	ipv6 = server->flags & SERVER_IPV6;
 	outer = l2 ? 0 : outer_length(server, gue, 0);
@@ -168,9 +163,11 @@ inline_always int fast_rewrite(struct xdp_md *ctx, const struct packet *p, const
 inline_always int fast_send(struct xdp_md *ctx, const struct packet *p, const struct decision *d,
 			    const struct finding *f, enum verdict verdict, volatile __u8 *more)
 {
-	int action = !more ? fast_rewrite(ctx, p, d, f, verdict) : fast_try(ctx, p, d, f, verdict, more);
+	int action = !more ? fast_rewrite(ctx, p, d, f, verdict) : fast_try(ctx, p, d, f, verdict);
 
 	if (action == NOT_FAST && f->turn)
 		keep_turn(d->service, f->turn);
+	if (action == NOT_FAST && more && !d->server && d->service->flags & SERVICE_SESSION)
+		*more = MORE_SESSION;
 	return action;
 }

@@ -69,7 +69,7 @@ inline_always int fast_hello(struct xdp_md *ctx, const struct packet *p, struct 
 {
 	const struct session_begun *before = session_begun_find(hash);
 	struct session_begun begun = { .sequence = sequence };
-	volatile __u8 verdict, more = 0; /* unknown to the verifier, which walks what follows once */
+	volatile __u8 verdict; /* unknown to the verifier, which walks what follows once */
 	struct finding f = {};
 	int action, outcome;
 
@@ -79,7 +79,7 @@ inline_always int fast_hello(struct xdp_md *ctx, const struct packet *p, struct 
 	if (verdict == VERDICT_CONTINUE)
 		return NOT_FAST;
 	begun.id = d->id;
-	action = fast_send(ctx, p, d, &f, verdict, &more);
+	action = fast_try(ctx, p, d, &f, verdict);
 	if (action == NOT_FAST)
 		return NOT_FAST;
 	if (verdict == FORWARDED_BY_SESSION)

@@ -13,7 +13,7 @@
 #define NOT_FAST (-1) /* what the fast path says of packets that are not for it; nothing has changed */
 
 /* What lb learns of a packet that is not for its fast path: which other program has one for it. */
-enum { MORE_REWRITTEN = 1, MORE_SESSION };
+enum { MORE_REPLICATED = 1, MORE_REWRITTEN = 2, MORE_SESSION = 4 }; /* the first two: bits of FAST_MORE_SHIFT */
 
 /* Where in the frame TCP or UDP, and TCP's options begin, and what NOP NOP TS has of them. ipv6 is a constant wherever
  * it stands here. */
@@ -83,8 +83,8 @@ inline_always struct packet fast_packet(const void *data, __u32 length, _Bool ip
 	return p;
 }
 
-/* The row of the destination's service. *fast: see struct vip_slot. Rows of services with FAST_THROUGH are beyond the
- * table, and set *more; but not in lb_rewritten. */
+/* The row of the destination's service. *fast: see struct vip_slot. Rows of services with FAST_THROUGH or
+ * FAST_REPLICATED are beyond the table, and set *more to those bits; but not in the programs for them. */
 inline_always const struct service *fast_service(const void *data, _Bool ipv6, __u8 protocol, volatile __u8 *more,
 						 __u32 *fast)
 {
@@ -101,10 +101,10 @@ inline_always const struct service *fast_service(const void *data, _Bool ipv6, _
 	if (!slot)
 		return 0;
 	*fast = *(const volatile __u32 *)&slot->fast; /* once: it may flip */
-	row = (*fast & ~(!more ? FAST_OTHERS | FAST_THROUGH : FAST_OTHERS)) >> FAST_ROW_SHIFT;
+	row = (*fast & ~(!more ? FAST_OTHERS | FAST_THROUGH | FAST_REPLICATED : FAST_OTHERS)) >> FAST_ROW_SHIFT;
 	service = bpf_map_lookup_elem(&services, &row);
-	if (!service && more && *fast & FAST_THROUGH)
-		*more = MORE_REWRITTEN;
+	if (!service && more)
+		*more = *fast >> FAST_MORE_SHIFT & (MORE_REPLICATED | MORE_REWRITTEN);
 	if (!*fast || !service || (ipv6 && !is_vip6(service, destination)))
 		return 0;
 	return service;

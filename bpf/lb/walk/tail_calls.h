@@ -9,6 +9,7 @@ int lb_slow(struct xdp_md *ctx);
 int lb_slow_tier(struct xdp_md *ctx);
 int lb_slow_peer(struct xdp_md *ctx);
 int lb_rewritten(struct xdp_md *ctx);
+int lb_replicated(struct xdp_md *ctx);
 int lb_ask(struct xdp_md *ctx);
 int lb_message(struct xdp_md *ctx);
 int lb_function(struct xdp_md *ctx);
@@ -25,6 +26,7 @@ enum {
 	CALL_SLOW_TIER = INGRESS_TIER1 - 1,
 	CALL_SLOW_PEER = INGRESS_PEER - 1,
 	CALL_REWRITTEN,
+	CALL_REPLICATED,
 	CALL_ASK,
 	CALL_MESSAGE,
 	CALL_FUNCTION,
@@ -44,6 +46,7 @@ struct {
 				      [CALL_SLOW_TIER] = lb_slow_tier,
 				      [CALL_SLOW_PEER] = lb_slow_peer,
 				      [CALL_REWRITTEN] = lb_rewritten,
+				      [CALL_REPLICATED] = lb_replicated,
 				      [CALL_ASK] = lb_ask,
 				      [CALL_MESSAGE] = lb_message,
 				      [CALL_FUNCTION] = lb_function,

@@ -124,7 +124,7 @@ func (w *world) goesFast(frame []byte, name string) bool {
 	t.services[spare] = row
 	for _, slot := range w.lb.vipSlotsOf[number] {
 		if slot.fast != 0 {
-			slot.fast = spare<<4 | slot.fast&(15|3<<30)
+			slot.fast = spare<<4 | slot.fast&(15|7<<29)
 		}
 	}
 	defer w.lb.publishRow(number)
@@ -160,6 +160,7 @@ func (w *world) walk(program *ebpf.Program, frame []byte, services ...string) (o
 		}
 		w.lb.writeLoads(w.lb.ServiceRow(place.Number))
 	})
+	w.replicate(frame)
 	before, traffic := w.verdictsOf(services...), w.allTraffic()
 	place, first, begun := w.startingPlace(frame)
 	if begun {

@@ -29,7 +29,7 @@ var (
 	programsOfRewriting = []string{"lb_rewritten"}
 	programsOfTier      = []string{"lb_slow_tier"}
 	programsOfSessions  = []string{"lb_hello", "lb_session", "lb_slow_peer"}
-	programsOfReplicas  = []string{"lb_ask", "lb_message", "lb_slow_peer", "replica_insert"}
+	programsOfReplicas  = []string{"lb_replicated", "lb_ask", "lb_message", "lb_slow_peer", "replica_insert"}
 	programsOfFunctions = []string{"lb_function", "lb_function_peer"}
 	programsOnDemand    = slices.Concat(programsOfRewriting, programsOfTier, programsOfSessions, programsOfReplicas, programsOfFunctions)
 )

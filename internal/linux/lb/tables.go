@@ -180,12 +180,15 @@ func isJoin(number uint32) bool { return number >= 1<<16 }
 
 // fastRow is what packets go by, from a destination of the service directly to its row; 0: its connections are replicated.
 func (lb *LB) fastRow(number uint32) uint32 {
-	const rowShift, others, through = 4, 1 << 31, 1 << 30 // FAST_ROW_SHIFT, FAST_OTHERS, FAST_THROUGH
+	const rowShift, others, through, replicated = 4, 1 << 31, 1 << 30, 1 << 29 // FAST_ROW_SHIFT, FAST_OTHERS, FAST_THROUGH, FAST_REPLICATED
 	row := lb.ServiceRow(number)
 	s := lb.Service(row)
 	affinity, forward := model.Affinity(s.Affinity), model.Forward(s.Forward)
-	if row == 0 || affinity == model.AffinityReplicated {
+	if row == 0 || affinity == model.AffinityReplicated && s.Flags&(plan.ServiceReplicated|plan.ServiceThrough|plan.ServiceFunctions) != plan.ServiceReplicated {
 		return 0
+	}
+	if affinity == model.AffinityReplicated {
+		return row<<rowShift | replicated
 	}
 	word := row<<rowShift | uint32(s.CookieBits-1)&(1<<rowShift-1)
 	if affinity != model.AffinityCookie || forward == model.ForwardGUE || forward == model.ForwardL2 {

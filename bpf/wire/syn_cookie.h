@@ -42,14 +42,8 @@ volatile __u64 syn_cookie_tai_ns;
  * the time of day may be set. CPUs race to write the same. */
 volatile __u64 syn_cookie_ahead_ns, syn_cookie_seen = ~0ULL;
 
-/* The period by the time of day, which all hosts share. */
+/* The period by the time of day, which all hosts share, but for some ticks about its begin and end. */
 inline_always __u32 syn_cookie_period(void)
-{
-	return (bpf_ktime_get_tai_ns() - syn_cookie_tai_ns) / SYN_COOKIE_PERIOD_NS;
-}
-
-/* The same, or the one before for some ticks: cookies may be of the next one. */
-inline_always __u32 syn_cookie_coarse_period(void)
 {
 	__u64 now = bpf_ktime_get_coarse_ns();
 
@@ -97,7 +91,7 @@ inline_always __u32 syn_cookie_make(const struct siphash_state *key, const struc
 
 inline_always _Bool syn_cookie_is_late(__u32 low)
 {
-	__u32 age = (syn_cookie_coarse_period() - (low >> SYN_COOKIE_PERIOD_SHIFT)) & 7;
+	__u32 age = (syn_cookie_period() - (low >> SYN_COOKIE_PERIOD_SHIFT)) & 7;
 
 	return age > SYN_COOKIE_PERIODS_OLD && age <= 7 - SYN_COOKIE_PERIODS_AHEAD;
 }

@@ -23,7 +23,7 @@ enum timestamp_search {
 
 /* The walk works on a copy of the options, so that the verifier has one bounded index to follow. */
 struct option_bytes {
-	__u8 byte[TCP_OPTIONS_MAX + 8];
+	__u8 byte[TCP_OPTIONS_MAX + 8] __attribute__((aligned(4)));
 };
 
 /* Walk the options; at most one step per byte. Returns an enum timestamp_search, the offset of TSval in *at.

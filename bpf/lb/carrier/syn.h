@@ -26,11 +26,27 @@ inline_always __u32 option_be32(const struct option_bytes *o, __u32 at)
 	return (__u32)o->byte[at] | o->byte[at + 1] << 8 | o->byte[at + 2] << 16 | (__u32)o->byte[at + 3] << 24;
 }
 
+/* The options of Linux' SYNs, without a walk: MSS, SACK, timestamps, NOP, window scale. */
+inline_always _Bool syn_read_usual(const struct option_bytes *options, __u32 length, struct syn_options *s)
+{
+	const __be32 *word = (const void *)options->byte;
+
+	if (length != 20 || (word[0] & bpf_htonl(0xffff0000)) != bpf_htonl(OPTION_MSS << 24 | 4 << 16) ||
+	    word[1] != bpf_htonl(OPTION_SACK << 24 | 2 << 16 | OPTION_TIMESTAMP << 8 | OPTION_TIMESTAMP_LENGTH) ||
+	    (word[4] & bpf_htonl(0xffffff00)) != bpf_htonl(OPTION_NOP << 24 | OPTION_SCALE << 16 | 3 << 8))
+		return 0;
+	s->mss = bpf_ntohl(word[0]);
+	s->sack = s->timestamps = 1;
+	s->timestamp = word[2];
+	s->scale = options->byte[19] < SCALE_MOST ? options->byte[19] : SCALE_MOST;
+	return 1;
+}
+
 /* Walks the options; what cannot be read ends it. A global function, verified once; the position lives in memory, so
  * that all turns look alike. */
 __noinline int syn_read(const struct option_bytes *options, __u32 length, struct syn_options *s)
 {
-	if (!options || !s)
+	if (!options || !s || syn_read_usual(options, length, s))
 		return 0;
 	s->at = 0;
 	s->mss = 0;

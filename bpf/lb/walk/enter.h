@@ -53,6 +53,8 @@ inline_always int enter(struct xdp_md *ctx)
 	action = traced ? NOT_FAST : fast_frame(ctx, &more);
 	if (action != NOT_FAST)
 		return action;
+	if (more & MORE_SYN && ingress != INGRESS_TIER1)
+		bpf_tail_call(ctx, &tail_calls, CALL_SESSION);
 	if (more & MORE_SESSION && ingress != INGRESS_TIER1)
 		bpf_tail_call(ctx, &tail_calls, CALL_HELLO);
 	if (more & MORE_REWRITTEN && ingress != INGRESS_TIER1)

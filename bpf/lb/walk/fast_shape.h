@@ -12,8 +12,9 @@
 
 #define NOT_FAST (-1) /* what the fast path says of packets that are not for it; nothing has changed */
 
-/* What lb learns of a packet that is not for its fast path: which other program has one for it. */
-enum { MORE_REPLICATED = 1, MORE_REWRITTEN = 2, MORE_SESSION = 4 }; /* the first two: bits of FAST_MORE_SHIFT */
+/* What lb learns of a packet that is not for its fast path: which other program it is for. The first two are bits of
+ * FAST_MORE_SHIFT. */
+enum { MORE_REPLICATED = 1, MORE_REWRITTEN = 2, MORE_SESSION = 4, MORE_SYN = 8 };
 
 /* Where in the frame TCP or UDP, and TCP's options begin, and what NOP NOP TS has of them. ipv6 is a constant wherever
  * it stands here. */
@@ -55,12 +56,16 @@ inline_always __u32 fast_echo(const void *data, const void *end, __u32 length, _
 	return bpf_ntohl(*(const __be32 *)(options + 8));
 }
 
+inline_always _Bool is_only_syn(__u8 tcp_flags)
+{
+	return (tcp_flags & (TCP_FLAG_FIN_BIT | TCP_FLAG_SYN_BIT | TCP_FLAG_RST_BIT | TCP_FLAG_ACK_BIT)) ==
+	       TCP_FLAG_SYN_BIT;
+}
+
 /* A SYN whose options have one of the usual orders, with a timestamp. */
 inline_always _Bool is_fast_syn(const struct tcphdr *tcp, const void *end, __u8 tcp_flags)
 {
-	return (tcp_flags & (TCP_FLAG_FIN_BIT | TCP_FLAG_SYN_BIT | TCP_FLAG_RST_BIT | TCP_FLAG_ACK_BIT)) ==
-		       TCP_FLAG_SYN_BIT &&
-	       timestamp_fast(tcp, end);
+	return is_only_syn(tcp_flags) && timestamp_fast(tcp, end);
 }
 
 inline_always struct packet fast_packet(const void *data, __u32 length, _Bool ipv6, __u8 protocol)

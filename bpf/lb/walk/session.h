@@ -154,7 +154,7 @@ __noinline int session_begin(struct xdp_md *ctx, struct session_work *w, const s
 	return session_found(fallback, FORWARDED_STARTING);
 }
 
-/* NEXT_PROGRAM: the server is known. Else an XDP action. */
+/* NEXT_PROGRAM: the server is known. Else an XDP action. lb_slow has seen the packet, or lb: a SYN of usual shape. */
 inline_always int handle_session(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
@@ -179,15 +179,16 @@ inline_always int handle_session(struct xdp_md *ctx)
 	config = bpf_map_lookup_elem(&session_configs, &first);
 	if (!config)
 		return XDP_DROP;
-	read_timestamp(ctx, &w->packet, &d.carried);
-	w->echo = d.carried.at ? d.carried.echo : 0;
-	w->timestamp = d.carried.timestamp;
-	w->timestamp_at = d.carried.at;
-	w->frame = bpf_xdp_get_buff_len(ctx);
-	connection_of(&w->key, &w->packet, service);
 	if (!is_syn(&w->packet)) {
-		int begins = session_begin(ctx, w, service, config);
+		int begins;
 
+		read_timestamp(ctx, &w->packet, &d.carried);
+		w->echo = d.carried.at ? d.carried.echo : 0;
+		w->timestamp = d.carried.timestamp;
+		w->timestamp_at = d.carried.at;
+		w->frame = bpf_xdp_get_buff_len(ctx);
+		connection_of(&w->key, &w->packet, service);
+		begins = session_begin(ctx, w, service, config);
 		verdict = begins == BEGINS_BY_HELLO ? session_hello(ctx, w, service, config) : begins;
 	} else {
 		w->fallback = propose_server(&w->packet, service, 1);

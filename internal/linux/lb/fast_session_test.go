@@ -7,8 +7,11 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/cilium/ebpf"
+
 	"github.com/ballast-lb/ballast/internal/algo/cookie"
 	"github.com/ballast-lb/ballast/internal/algo/sessionid"
+	"github.com/ballast-lb/ballast/internal/algo/syncookie"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
@@ -186,5 +189,90 @@ func TestHellosTakeTheFastPathAsTheSlowPath(t *testing.T) {
 	}
 	if handshakes < 20 {
 		t.Errorf("%d handshakes", handshakes)
+	}
+}
+
+// without runs what is to work without a program that packets would go on to.
+func (w *world) without(program string, run func()) {
+	calls := w.lb.objects.all["tail_calls"]
+	for _, call := range w.lb.objects.spec.Maps["tail_calls"].Contents {
+		if call.Value == program {
+			mustSet(calls.Delete(call.Key))
+			defer func() { mustSet(calls.Put(call.Key, w.lb.objects.program(program))) }()
+		}
+	}
+	run()
+}
+
+// anySYN is of a service that does not choose at random, mostly with the options that clients send.
+func (w *world) anySYN(random *rand.Rand) (name string, frame []byte) {
+	names := []string{"ipip", "gue", "l2", "over6", "limited", "tagged", "narrow", "down", "six", "six4"}
+	name = names[random.IntN(len(names))]
+	s := service(&w.want, name)
+	client := netip.AddrFrom4([4]byte{203, 0, 113, byte(random.IntN(256))})
+	if s.VIP.Is6() {
+		client = netip.AddrFrom16([16]byte{0x20, 1, 7: byte(random.IntN(256)), 15: byte(random.IntN(256))})
+	}
+	if random.IntN(20) == 0 { // nobody to answer
+		client = s.VIP
+	}
+	f := flow{netip.AddrPortFrom(client, 1024+uint16(random.IntN(60000))), netip.AddrPortFrom(s.VIP, s.Ports[random.IntN(len(s.Ports))])}
+	linux := []byte{2, 4, byte(random.Uint32()), byte(random.Uint32()), 4, 2, 8, 10, 1, 2, 3, byte(random.Uint32()), 0, 0, 0, 0, 1, 3, 3, byte(random.IntN(20))}
+	apple := []byte{2, 4, 5, 0xb4, 1, 3, 3, 6, 1, 1, 8, 10, 9, 8, 7, 6, 0, 0, 0, 0, 4, 2, 0, 0}
+	windows := []byte{2, 4, 5, 0xb4, 1, 3, 3, 8, 1, 1, 4, 2}
+	options := [][]byte{linux, linux, apple, windows, {2, 4, 5, 0xb4}, nil}[random.IntN(6)]
+	if len(options) > 0 && random.IntN(3) == 0 {
+		options[random.IntN(len(options))] ^= 1 << random.IntN(8)
+	}
+	flags := []byte{0, 0, 0, 0xc0, 0x40, 1, 4, 8}[random.IntN(8)]
+	segment := f.synSegment(random.Uint32(), flags, options)
+	if random.IntN(6) == 0 { // TCP Fast Open
+		segment = append(segment, make([]byte, random.IntN(100))...)
+	}
+	if frame = f.frame(segment); random.IntN(8) == 0 {
+		frame[14+random.IntN(min(60, len(frame)-14))] ^= 1 << random.IntN(8)
+	}
+	if random.IntN(8) == 0 {
+		frame = append(frame, make([]byte, random.IntN(20))...)
+	}
+	return name, frame
+}
+
+// The same SYNs through both paths: answers and counters are the same.
+func TestSYNsOfSessionsTakeTheFastPathAsTheSlowPath(t *testing.T) {
+	w, random := helloWorld(t), seeded(t)
+	answered, fast := map[string]int{}, map[string]int{}
+	for n := 0; n < 3000; n++ {
+		name, frame := w.anySYN(random)
+		now := sharedSeconds(t)
+		first, second := w.walk(w.lb.Program(), frame, name, ""), w.walk(w.lb.objects.program("lb_slow"), frame, name, "")
+		if (sharedSeconds(t)+1)/syncookie.PeriodSeconds != (now-1)/syncookie.PeriodSeconds { // the answer says which one it is
+			n--
+			continue
+		}
+		if len(first.verdicts)+len(second.verdicts) == 0 { // it became one of a service that chooses at random
+			continue
+		}
+		if !first.equal(&second) {
+			t.Fatalf("%x becomes\n%+v, on the slow path\n%+v", frame, first, second)
+		}
+		if first.verdicts[verdictKey{name, lbVerdictANSWERED_SYN}] == 0 {
+			continue
+		}
+		answered[name]++
+		w.without("lb_slow", func() {
+			action, err := w.lb.Program().Run(&ebpf.RunOptions{Data: frame})
+			if mustSet(err); action == xdpTX {
+				fast[name]++
+			}
+		})
+	}
+	for name, n := range answered {
+		if n < 100 || fast[name] < n/2 {
+			t.Errorf("%s: of %d SYNs that were answered %d took the fast path", name, n, fast[name])
+		}
+	}
+	if len(answered) != 10 {
+		t.Errorf("answered: %v", answered)
 	}
 }

@@ -21,7 +21,7 @@ var cheetah = []Figure{
 			Reason: "2.7x, in ns; both with the benchmark's wrapper"},
 		{Shows: "hash by hardware to stateless", Paper: "almost the same", Command: "bench datapath", Quotes: []string{"cookie | 21.4", "hash | 23.2"},
 			Reason: "ns; the hash is software's"},
-		{Shows: "Beamer", Paper: "more than both of Cheetah's", Command: "bench datapath", Quotes: []string{"hash-stop (GUE, earlier owner) | 214-269"},
+		{Shows: "Beamer", Paper: "more than both of Cheetah's", Command: "bench datapath", Quotes: []string{"hash-stop | 214-269"},
 			Reason: "ns; a packet with a second chance, in GUE"},
 		{Shows: "timestamp corrected at the load balancer", Paper: "30 cycles more", Command: "bench datapath", Quotes: []string{"through-in | 56-62"},
 			Reason: "ns; it restores the timestamp exactly, from the server's clock"},

@@ -9,7 +9,7 @@ var yuz = []Figure{
 	{Paper: "Yuz", Name: "figure 5", Shows: "test bed", Drawing: true},
 	{Paper: "Yuz", Name: "figure 6", Shows: "CPU cycles of a packet", Measured: []Measurement{
 		{Shows: "a connection's packets, to Cheetah's", Paper: "10 % more", Command: "bench datapath",
-			Quotes: []string{"`session: tls` costs 3-4 times `cookie` in connections of 10 client packets, 1.1-1.5 of 100, 1.0-1.3 of 400"},
+			Quotes: []string{"`session: tls` costs 2.0-2.8 times `cookie` in connections of 10 client packets, medians of 100 and 400: 1.1 and 1.0"},
 			Reason: "how many packets the paper's connections have, it does not say"},
 		{Shows: "hand-off of a connection", Paper: "135 us", Command: "run sessions", Quotes: []string{"to take over a connection | 7.9 us"},
 			Reason: "the server's CPU alone, within the kernel"},

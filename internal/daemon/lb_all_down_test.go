@@ -16,12 +16,15 @@ import (
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
-// applications listen at both servers until they are closed.
-func (h *lbHost) applications() (close func()) {
+// applications listen at servers until they are closed; at none: at the two of lbFile.
+func (h *lbHost) applications(addresses ...string) (close func()) {
 	h.t.Helper()
 	var listeners []net.Listener
+	if len(addresses) == 0 {
+		addresses = []string{"10.9.0.2:8080", "10.9.0.3:8080"}
+	}
 	require(h.t, h.peer.Do(func() error {
-		for _, address := range []string{"10.9.0.2:8080", "10.9.0.3:8080"} {
+		for _, address := range addresses {
 			l, err := net.Listen("tcp", address)
 			if err != nil {
 				return err

@@ -98,6 +98,29 @@ func TestADryRunAndARefusedChangeLeaveNoTrace(t *testing.T) {
 	}
 }
 
+// No state that has the server lets it have new connections before its first checks.
+func TestAddedServersAreUnhealthyFromTheChangeOnThatAddsThem(t *testing.T) {
+	d := desiredtest.Following(t, storetest.Open(t))
+	checked := fleettest.Service("web", 1, 2)
+	checked.Service.Health.Check = model.CheckTCP
+	desiredtest.Change(t, d, desiredtest.AddService(checked, fleettest.Service("unchecked", 1)))
+	fleettest.Require(t, d.SetHealth(t.Context(), map[string]fleet.Unhealthy{"web": {Down: []uint16{1}}}))
+	desiredtest.Change(t, d, func(f *model.Fleet) {
+		for _, name := range []string{"web", "unchecked"} {
+			server := model.NewServer()
+			server.Address, server.ID = netip.MustParseAddr("10.9.0.3"), 3
+			f.Service(name).Servers = append(f.Service(name).Servers, server)
+		}
+	})
+	view, _ := d.View()
+	if web := view.Service("web"); len(web.Service.Servers) != 3 || !slices.Equal(web.Down, []uint16{1, 3}) {
+		t.Errorf("web: %+v", web)
+	}
+	if unchecked := view.Service("unchecked"); len(unchecked.Service.Servers) != 2 || len(unchecked.Down) > 0 {
+		t.Errorf("unchecked: %+v", unchecked)
+	}
+}
+
 func TestAServiceThatIsRemovedLeavesNothingInTheStore(t *testing.T) {
 	s := storetest.Open(t)
 	d := desiredtest.Following(t, s)

@@ -2,6 +2,7 @@
 package documents
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -135,6 +136,12 @@ func (s *Snapshot) Changes(n *fleet.Desired) (documents []store.Document, err er
 		next := &Service{*service, removed[service.Name], n.Past[service.Name], files[service.Name]}
 		if before := s.Services[service.Name]; before == nil || !before.same(next) {
 			remove(service.VIP)
+			if before != nil {
+				known := cmp.Or(s.Health[service.Name], &fleet.Unhealthy{})
+				if health := known.WithAdded(&before.Service, service); len(health.Down) != len(known.Down) {
+					put(HealthPrefix+service.Name, health) // first
+				}
+			}
 			put(ServicesPrefix+service.Name, next)
 		}
 	}

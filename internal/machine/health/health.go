@@ -5,7 +5,7 @@
 // takes what each load balancer sees and decides by majority, so that a load balancer that is itself cut off takes
 // nobody down.
 //
-// Nobody is down because nothing is known of it: a server is taken out only by what was seen.
+// Nobody is taken out because nothing is known of it, only by what was seen. A server that is added waits for its first checks.
 //
 // It is pure: time and randomness are arguments, nothing here does I/O.
 package health

@@ -27,6 +27,8 @@ const (
 
 // Judge decides for one service by what its load balancers see. The zero value knows nothing. It is not safe for concurrent use.
 //
+// A server that is added is down until a load balancer has found it healthy, or nobody has checked it for a check and ViewLife.
+//
 // The load balancers that have a say are those that are assigned and were heard of within ViewLife; a newly assigned one counts
 // from the start, so that the first to speak does not decide alone. A server falls when more than half of them see it
 // down. It rises when as many of them see it up as down: those that have seen neither yet speak for what it was.
@@ -40,6 +42,7 @@ type Judge struct {
 	setSince time.Time
 	last     map[uint16]bool                // all_down keep: the last set that stood
 	restored map[uint16]bool                // by Restore, until the first Down
+	begun    bool                           // Down has judged by checks: a server without a verdict is one that was added
 	findings map[uint16]map[string]*finding // of agents
 	seen     seen
 }
@@ -59,6 +62,7 @@ type view struct {
 
 type verdict struct {
 	down      bool      // by checks
+	added     bool      // down, because nobody has seen it yet
 	since     time.Time // of the state it is in
 	known     time.Time // when somebody with a say had last seen the server
 	lost      string    // why packets are lost, as its agent finds; empty: they are not
@@ -129,6 +133,9 @@ func (j *Judge) Down(now time.Time, svc *model.Service, assigned []string) (down
 	candidates, healthy := map[uint16]bool{}, map[uint16]bool{}
 	for i := range svc.Servers {
 		server := &svc.Servers[i]
+		if _, known := j.verdicts[server.ID]; j.begun && !known && !unasked {
+			j.verdicts[server.ID] = verdict{down: true, added: true, since: now, known: now.Add(time.Duration(svc.Health.Interval + svc.Health.Timeout))}
+		}
 		v := j.judge(now, server.ID)
 		if v.lost = j.lost(server.ID); v.lost == "" {
 			v.lostSince = time.Time{}
@@ -141,7 +148,7 @@ func (j *Judge) Down(now time.Time, svc *model.Service, assigned []string) (down
 			healthy[server.ID] = !v.unhealthy()
 		}
 	}
-	j.verdicts = verdicts
+	j.verdicts, j.begun = verdicts, !unasked
 	maps.DeleteFunc(healthy, func(_ uint16, ok bool) bool { return !ok })
 	kept := j.keep(now, candidates, healthy, &svc.Health)
 	for id, v := range verdicts {
@@ -234,7 +241,7 @@ func (j *Judge) judge(now time.Time, id uint16) verdict {
 	if down != v.down || v.since.IsZero() {
 		v.down, v.since = down, now
 	}
-	v.known = now
+	v.known, v.added = now, false
 	return v
 }
 
@@ -271,6 +278,9 @@ func (j *Judge) Status(id uint16) (state, detail string) {
 		return Unchecked, ""
 	}
 	detail = j.complaints(id)
+	if v.added {
+		detail = "added, and not checked yet"
+	}
 	if v.lost != "" && detail != "" {
 		detail = v.lost + "; " + detail
 	} else if v.lost != "" {

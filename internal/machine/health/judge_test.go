@@ -324,3 +324,42 @@ func TestTheOrderOfReportsDoesNotMatter(t *testing.T) {
 		}
 	})
 }
+
+func TestAServerThatIsAddedIsDownUntilItIsSeenHealthy(t *testing.T) {
+	j, svc, now := &Judge{}, service(model.AllDownKeep, 1, 2), start
+	wantDown(t, j, now, svc) // a service that is new: nothing is known of any server
+	wantState(t, j, 1, Unknown)
+	say(j, now, true, 1, 2)
+	wantDown(t, j, now, svc)
+	svc = service(model.AllDownKeep, 1, 2, 3)
+	wantDown(t, j, now, svc, 3)
+	wantState(t, j, 3, Unhealthy, "added, and not checked yet")
+	say(j, now, false, 3)
+	wantDown(t, j, now, svc, 3)
+	wantState(t, j, 3, Unhealthy, "connection refused (lb1, lb2, lb3)")
+	say(j, now, true, 3)
+	wantDown(t, j, now, svc)
+	wantState(t, j, 3, Healthy)
+
+	svc = service(model.AllDownKeep, 1, 2, 3, 4) // which nobody checks
+	patience := ViewLife + time.Duration(svc.Health.Interval+svc.Health.Timeout)
+	for _, after := range []time.Duration{0, RepeatInterval, 2 * RepeatInterval, patience - 1} {
+		say(j, start.Add(after), true, 1, 2, 3)
+		wantDown(t, j, start.Add(after), svc, 4)
+	}
+	wantDown(t, j, start.Add(patience), svc)
+	wantState(t, j, 4, Unknown)
+
+	svc = service(model.AllDownKeep, 5, 6) // instead of all others
+	wantDown(t, j, start.Add(patience), svc)
+	if kept := j.Kept(); !slices.Equal(kept, []uint16{5, 6}) {
+		t.Errorf("kept: %v", kept)
+	}
+}
+
+func TestAJudgeThatTakesOverWaitsForNobodyWhoWasNotDown(t *testing.T) {
+	j, svc := &Judge{}, service(model.AllDownKeep, 1, 2, 3)
+	j.Restore(start, []uint16{3}, nil)
+	wantDown(t, j, start, svc, 3)
+	wantState(t, j, 1, Unknown)
+}

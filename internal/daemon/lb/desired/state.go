@@ -19,9 +19,31 @@ type State struct {
 	Self      string                     // name of this node
 }
 
-// With is the state with another fleet and other servers that have left.
+// With is the state with another fleet and other servers that have left. Servers that are added are unhealthy until they are checked.
 func (s *State) With(next fleet.Desired) *State {
-	return &State{next, s.Unhealthy, s.Self}
+	after, unhealthy := &State{next, s.Unhealthy, s.Self}, map[string]fleet.Unhealthy{}
+	before := make(map[string]*model.Service, len(s.Running.Services))
+	for i := range s.Running.Services {
+		before[s.Running.Services[i].Name] = &s.Running.Services[i]
+	}
+	add := func(name string, before, next *model.Service) {
+		known := s.Unhealthy[name]
+		if now := known.WithAdded(before, next); len(now.Down) != len(known.Down) {
+			unhealthy[name] = now
+		}
+	}
+	for i := range next.Running.Services {
+		if service := &next.Running.Services[i]; !after.SendsToNodes(service) {
+			add(service.Name, before[service.Name], service)
+		}
+	}
+	if second := after.SecondTier(); second != nil {
+		add(model.SecondTierName, s.SecondTier(), second)
+	}
+	if len(unhealthy) == 0 {
+		return after
+	}
+	return after.WithUnhealthy(unhealthy)
 }
 
 // WithUnhealthy is the state with others who are unhealthy, of some services.

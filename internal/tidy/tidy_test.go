@@ -22,9 +22,10 @@ const (
 	root   = "../.."
 	module = "github.com/ballast-lb/ballast/"
 
-	maxHeaderLines   = 200 // of a BPF header, besides its includes
-	maxFileLines     = 500 // of a Go file
-	maxFunctionLines = 100 // of a Go function outside tests
+	maxHeaderLines   = 200       // of a BPF header, besides its includes
+	maxFileLines     = 500       // of a Go file
+	maxFileBytes     = 256 << 10 // of any file: every clone has it forever
+	maxFunctionLines = 100       // of a Go function outside tests
 )
 
 // files returns the paths, relative to the repository, of the files that belong to it and have one of the suffixes.
@@ -50,6 +51,19 @@ func files(t *testing.T, suffixes ...string) []string {
 		t.Fatalf("no files *%v under %s", suffixes, root)
 	}
 	return found
+}
+
+// What is built does not belong into the repository.
+func TestFilesAreSmall(t *testing.T) {
+	for _, name := range files(t) {
+		info, err := os.Lstat(filepath.Join(root, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Size() > maxFileBytes {
+			t.Errorf("%s: %d bytes, at most %d", name, info.Size(), maxFileBytes)
+		}
+	}
 }
 
 func walk(t *testing.T) []byte {

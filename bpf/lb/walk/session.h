@@ -179,10 +179,11 @@ inline_always int handle_session(struct xdp_md *ctx)
 	config = bpf_map_lookup_elem(&session_configs, &first);
 	if (!config)
 		return XDP_DROP;
+	if (!is_syn(&w->packet) || is_traced())
+		read_timestamp(ctx, &w->packet, &d.carried);
 	if (!is_syn(&w->packet)) {
 		int begins;
 
-		read_timestamp(ctx, &w->packet, &d.carried);
 		w->echo = d.carried.at ? d.carried.echo : 0;
 		w->timestamp = d.carried.timestamp;
 		w->timestamp_at = d.carried.at;

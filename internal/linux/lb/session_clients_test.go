@@ -387,6 +387,9 @@ func TestHellosAreCountedAndTracedByWhatTheyShow(t *testing.T) {
 		for at := range 3 { // SYN, hello, the same again
 			event, err := trace.Next()
 			progtest.Check(t, err)
+			if at == 0 && (event.Timestamp == 0) != c.bare {
+				t.Errorf("%d: a SYN with timestamp %d, bare: %t", n, event.Timestamp, c.bare)
+			}
 			if at != 1 {
 				if event.Session != nil {
 					t.Errorf("%d: packet %d is a hello: %+v", n, at, event.Session)

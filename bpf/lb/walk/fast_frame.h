@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* fast_frame.h - which fast path a frame may take: that of TCP or of UDP, in IPv4 or IPv6. NOT_FAST: none.
- * *more is set if it is for lb_rewritten, where `more` is 0, a constant, or for lb_replicated. */
+ * *more says which other program has a fast path for it. `more` is 0, a constant, in lb_rewritten. */
 #pragma once
 
 #include "wire/kernel.h"

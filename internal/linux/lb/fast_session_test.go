@@ -39,14 +39,8 @@ func helloWorld(t *testing.T) *world {
 	w.update(func(want *plan.Want) {
 		want.Keys = testKeys(1, 2)
 		service(want, "down").Down = map[uint16]bool{2: true}
-		change := func(name string, id uint16, change func(*plan.Path)) {
-			address := serverIn(service(want, name), id).Address
-			path := testPath(address)
-			change(&path)
-			want.Paths[address] = path
-		}
-		change("tagged", 41, func(p *plan.Path) { p.VLAN = 7 })
-		change("narrow", 127, func(p *plan.Path) { p.MTU = 300 })
+		changePath(want, "tagged", 41, func(p *plan.Path) { p.VLAN = 7 })
+		changePath(want, "narrow", 127, func(p *plan.Path) { p.MTU = 300 })
 	})
 	return w
 }

@@ -178,7 +178,7 @@ func (lb *LB) fillVIPSlot(key plan.VIPKey, number uint32) error {
 // isJoin reports whether a destination is where subflows join a server (mptcp). Those lie in vips alone.
 func isJoin(number uint32) bool { return number >= 1<<16 }
 
-// fastRow is what packets go by, from a destination of the service directly to its row; 0: its connections are replicated.
+// fastRow is what packets go by, from a destination of the service directly to its row; 0: no fast path has it.
 func (lb *LB) fastRow(number uint32) uint32 {
 	const rowShift, others, through, replicated = 4, 1 << 31, 1 << 30, 1 << 29 // FAST_ROW_SHIFT, FAST_OTHERS, FAST_THROUGH, FAST_REPLICATED
 	row := lb.ServiceRow(number)

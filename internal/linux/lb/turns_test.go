@@ -127,8 +127,14 @@ func TestEveryTurnIsTakenOnceByCPUsAtOnce(t *testing.T) {
 		for _, n := range served {
 			sum += n
 		}
-		if sent := news() - before; sum != sent || sent < uint64(repeat*runtime.NumCPU()) { // a run that a signal interrupted is begun again
+		sent := news() - before
+		if sum != sent || sent < uint64(repeat*runtime.NumCPU()) { // a run that a signal interrupted is begun again
 			t.Fatalf("%d connections, %d SYNs", sum, sent)
+		}
+		var after lbCursor
+		mustSet(w.lb.objects.Turns.Lookup(number, &after))
+		if start != 0 && uint64(after.Turn-start) != sent {
+			t.Errorf("%d turns, %d SYNs", after.Turn-start, sent)
 		}
 	}
 }

@@ -258,6 +258,21 @@ func TestNetworkFunctionsHaveNoPortsInWrittenConfigurations(t *testing.T) {
 	}
 }
 
+func TestServicesWithoutServersSurviveMarshalAndParse(t *testing.T) {
+	keys, _, _ := strings.Cut(minimal, "services:")
+	fleet, err := Parse("none.yaml", []byte(keys+"services:\n  - {name: web, vip: 192.0.2.10, ports: [80]}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	written, err := Marshal(fleet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if back, err := Parse("written.yaml", written); err != nil || len(back.Services) != 1 || len(back.Services[0].Servers) != 0 {
+		t.Errorf("%v, %+v\n%s", err, back.Services, written)
+	}
+}
+
 func FuzzParseNeverPanicsAndMarshalSurvives(f *testing.F) {
 	full, err := os.ReadFile("testdata/full.yaml")
 	if err != nil {

@@ -36,9 +36,14 @@ type fileNode struct {
 
 // Marshal writes a fleet as a configuration file: every value that is not zero, keys in the order of the documentation, secrets
 // included. Parse gives the same fleet back if it is valid and has its defaults applied. Services are written by the
-// model's tags for JSON.
+// model's tags for JSON, and those without servers have an empty list: Parse takes no null for one.
 func Marshal(fleet model.Fleet) ([]byte, error) {
 	file := fileFleet{NodeHealth: fleet.NodeHealth, Replicas: fleet.Replicas, Tunnels: fleet.TunnelsFrom, Services: append([]model.Service{}, fleet.Services...)}
+	for i := range file.Services {
+		if file.Services[i].Servers == nil {
+			file.Services[i].Servers = []model.Server{}
+		}
+	}
 	if keys := fleet.Keys; keys.Placement != [16]byte{} || len(keys.Cookie) > 0 {
 		file.Keys = &fileKeys{Current: keys.Current, Cookie: make(map[uint32]string, len(keys.Cookie))}
 		if keys.Placement != [16]byte{} {

@@ -24,20 +24,20 @@ int lb_slow(struct xdp_md *ctx)
 		bpf_tail_call(ctx, &tail_calls, CALL_ASK);
 	if (action == START_SESSION)
 		bpf_tail_call(ctx, &tail_calls, CALL_SESSION);
-	return final_action(action);
+	return final_action(ctx, action);
 }
 
 SEC("xdp.frags")
 int lb_slow_tier(struct xdp_md *ctx)
 {
-	return final_action(slow_path(ctx, INGRESS_TIER1)); /* no service has both */
+	return final_action(ctx, slow_path(ctx, INGRESS_TIER1)); /* no service has both */
 }
 
 /* A packet from inside an answer of another load balancer, or of this one's own replicas. */
 SEC("xdp.frags")
 int lb_slow_peer(struct xdp_md *ctx)
 {
-	return final_action(slow_path(ctx, INGRESS_PEER)); /* an answered packet does not ask again */
+	return final_action(ctx, slow_path(ctx, INGRESS_PEER)); /* an answered packet does not ask again */
 }
 
 SEC("xdp.frags")
@@ -47,7 +47,7 @@ int lb_session(struct xdp_md *ctx)
 
 	if (action == NEXT_PROGRAM)
 		bpf_tail_call(ctx, &tail_calls, CALL_SLOW_PEER);
-	return final_action(action);
+	return final_action(ctx, action);
 }
 
 SEC("xdp.frags")
@@ -60,7 +60,7 @@ int lb_ask(struct xdp_md *ctx)
 		bpf_tail_call(ctx, &tail_calls, CALL_FUNCTION_PEER);
 	if (action == NEXT_PROGRAM)
 		bpf_tail_call(ctx, &tail_calls, CALL_SLOW_PEER);
-	return final_action(action);
+	return final_action(ctx, action);
 }
 
 SEC("xdp.frags")
@@ -75,7 +75,7 @@ int lb_message(struct xdp_md *ctx)
 		bpf_tail_call(ctx, &tail_calls, CALL_SLOW_PEER);
 	if (action == NEXT_PROGRAM)
 		bpf_tail_call(ctx, &tail_calls, CALL_SLOW);
-	return final_action(action);
+	return final_action(ctx, action);
 }
 
 SEC("xdp.frags")
@@ -88,7 +88,7 @@ int lb_function(struct xdp_md *ctx)
 		bpf_tail_call(ctx, &tail_calls, CALL_ASK);
 	if (action == NEXT_PROGRAM)
 		bpf_tail_call(ctx, &tail_calls, CALL_SLOW);
-	return final_action(action);
+	return final_action(ctx, action);
 }
 
 SEC("xdp.frags")
@@ -96,7 +96,7 @@ int lb_function_peer(struct xdp_md *ctx)
 {
 	_Bool ours;
 
-	return final_action(handle_function(ctx, 1, &ours)); /* an answered packet does not ask again */
+	return final_action(ctx, handle_function(ctx, 1, &ours)); /* an answered packet does not ask again */
 }
 
 SEC("tc")

@@ -28,7 +28,7 @@ import (
 func init() {
 	dir, role := os.Getenv(daemonDir), os.Getenv(daemonProcess)
 	reporting, isReporting := map[string]string{"s1-agent": "s1", "s2-agent": "s2"}[role]
-	if role != "agent" && role != "generic-agent" && role != "remote-agent" && role != "told-agent" && role != "function-agent" && !isReporting {
+	if role != "agent" && role != "generic-agent" && role != "remote-agent" && role != "told-agent" && role != "function-agent" && role != besideAgent && !isReporting {
 		return
 	}
 	options := agent.Options{
@@ -47,6 +47,9 @@ func init() {
 	if role == "told-agent" {
 		options.Config, options.Controllers, options.TLSDir, options.StateDir = "", []string{"10.9.0.1:6443"}, filepath.Join(dir, "tls"), filepath.Join(dir, "state")
 		options.Name, options.Interfaces, options.TunnelsSettle = "s2", []string{"eth0"}, time.Second
+	}
+	if role == besideAgent {
+		options.Instance, options.Interfaces = besideAgent, []string{"eth0"}
 	}
 	if role == "function-agent" {
 		options.GatewayTable, options.Interfaces = functionTable, []string{"eth0"}

@@ -21,6 +21,17 @@ type Path struct {
 	Source                    netip.Addr
 	SourceMAC, DestinationMAC [6]byte
 	MTU                       uint16
+	// Here: the server is this host. Source is its own address then, and of the rest there is nothing.
+	Here bool
+}
+
+// Known reports whether there is a way.
+func (p Path) Known() bool { return p.Here || p.Ifindex != 0 }
+
+// ServesHere reports whether packets of a service can be given to a server on the load balancer's own host: those that go to its agent
+// encapsulated, and whose answers need not come by the load balancer.
+func ServesHere(s *model.Service) bool {
+	return s.Forward.Tunnels() && s.Return != model.ReturnThrough && s.Session == model.SessionNone && !s.Functions()
 }
 
 // Service is one service as it should be, with what the model does not know.

@@ -168,6 +168,9 @@ const (
 func serverRow(want *Want, s *Service, server *model.Server) ServerRow {
 	row := wayTo(want, server.Address)
 	row.Port = wirePort(server.Port)
+	if want.Paths[server.Address].Here && !ServesHere(&s.Service) {
+		row.Flags &^= ServerNextHop
+	}
 	if s.NoCookie[server.ID] {
 		row.Flags |= ServerNoCookie
 	}
@@ -183,7 +186,7 @@ func wayTo(want *Want, address netip.Addr) ServerRow {
 	} else {
 		row.Path = row.outerIPv4(pathid.Identification(row.Path))
 	}
-	if path.Ifindex != 0 {
+	if path.Known() {
 		row.Flags |= ServerNextHop
 		row.Ifindex, row.VLAN = path.Ifindex, wirePort(path.VLAN)
 		row.SourceMAC, row.DestinationMAC = path.SourceMAC, path.DestinationMAC

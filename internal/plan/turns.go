@@ -31,7 +31,8 @@ func ReadTurn(word uint64) (t choice.Turn, counter uint32) {
 func takers(want *Want, s *Service) []model.Share {
 	reachable := map[uint16]bool{}
 	for _, server := range s.Servers {
-		reachable[server.ID] = want.Paths[server.Address].Ifindex != 0
+		path := want.Paths[server.Address]
+		reachable[server.ID] = path.Known() && (!path.Here || ServesHere(&s.Service))
 	}
 	shares := slices.DeleteFunc(s.takingNew(), func(share model.Share) bool { return s.NoCookie[share.ID] || !reachable[share.ID] })
 	slices.SortFunc(shares, func(a, b model.Share) int { return cmp.Compare(a.ID, b.ID) })

@@ -6,6 +6,7 @@
 #include "wire/parse.h"
 #include "lb/state/service.h"
 #include "lb/state/verdict.h"
+#include "lb/send/this_host.h"
 
 inline_always __u32 l2_length(const struct server *server)
 {
@@ -75,5 +76,7 @@ inline_always enum verdict send_l2(struct xdp_md *ctx, const struct packet *p, c
 
 inline_always int transmit(struct xdp_md *ctx, const struct server *server)
 {
-	return server->ifindex == ctx->ingress_ifindex ? XDP_TX : bpf_redirect(server->ifindex, 0);
+	if (server->ifindex == ctx->ingress_ifindex)
+		return XDP_TX;
+	return server->ifindex ? bpf_redirect(server->ifindex, 0) : deliver_here(ctx);
 }

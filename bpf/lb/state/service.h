@@ -76,7 +76,7 @@ struct server {
 	__be32 source[4]; /* outer source address */
 	__u8 destination_mac[6];
 	__u8 source_mac[6];
-	__u32 ifindex;
+	__u32 ifindex; /* 0: the server is this host */
 	__u32 counter; /* index of server_counters, server_loads and clocks */
 	__u16 mtu; /* of the path to the server, outer header included */
 	__be16 vlan; /* 802.1Q tag control, 0: untagged */

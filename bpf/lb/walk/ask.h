@@ -23,15 +23,18 @@
 #include "lb/ladder/replicas.h"
 #include "lb/send/answer.h"
 #include "lb/send/peer.h"
+#include "lb/send/this_host.h"
 #include "lb/walk/report.h"
 
 /* No XDP actions: the caller hands the packet to another program. */
 #define NEXT_PROGRAM (-2)
 #define START_SESSION (-3) /* to the one for connections of session tls */
 
-/* Where no program is left to hand the packet to. */
-inline_always int final_action(int action)
+/* Where no program of the load balancer is left to hand the packet to. */
+inline_always int final_action(struct xdp_md *ctx, int action)
 {
+	if (action == XDP_PASS)
+		return pass_to_host(ctx);
 	return action >= 0 ? action : XDP_DROP;
 }
 

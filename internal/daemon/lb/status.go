@@ -18,6 +18,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/machine/health"
 	"github.com/ballast-lb/ballast/internal/machine/pathmtu"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/plan"
 )
 
 // observer tells how it is. It waits for no change.
@@ -75,7 +76,7 @@ func (o observer) status() api.LBStatus {
 		Interfaces: programs.modes, Name: o.name,
 	}
 	_, avoided := o.programs.exits.Split(now.LeavesBy)
-	status.Problems = slices.Concat(stops, avoided, o.tables.Unreachable(time.Now()), o.tables.Unreported(time.Now()), o.checks.Problems(now), unrecognised(now), o.bgp.Problems(), o.liveness.Problems())
+	status.Problems = slices.Concat(stops, avoided, o.tables.Unreachable(time.Now()), o.tables.Unreported(time.Now()), o.checks.Problems(now), unrecognised(now), notServedHere(now), o.bgp.Problems(), o.liveness.Problems())
 	status.Filtered = o.checks.Filtered(now, o.name)
 	for _, cause := range status.Filtered {
 		status.Problems = append(status.Problems, cause.Problem())
@@ -156,6 +157,24 @@ func unrecognised(now *dataplane.Snapshot) (problems []string) {
 			if len(names) > 1 {
 				problems = append(problems, fmt.Sprintf("service %s: functions %s are all reached by %s: what they send is not recognised: put them on a link of this load balancer",
 					s.Name, strings.Join(names, ", "), net.HardwareAddr(mac[:])))
+			}
+		}
+	}
+	return problems
+}
+
+// notServedHere are servers on this host that get no packets of a service.
+func notServedHere(now *dataplane.Snapshot) (problems []string) {
+	for i := range now.Running.Services {
+		s := &now.Running.Services[i]
+		if plan.ServesHere(s) {
+			continue
+		}
+		for j := range s.Servers {
+			server := &s.Servers[j]
+			if server.State != model.StateOff && now.Paths[server.Address].Here {
+				problems = append(problems, fmt.Sprintf("service %s: server %s is this host, and its packets are lost: it needs forward ipip, gue or srv6, return direct, and no session",
+					s.Name, server.Name))
 			}
 		}
 	}

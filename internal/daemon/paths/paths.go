@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"math"
 	"net/netip"
 	"slices"
 	"sync/atomic"
@@ -19,6 +20,10 @@ import (
 type Table struct {
 	Known map[netip.Addr]plan.Path
 	Why   map[netip.Addr]string // there is no path, or it is not confirmed
+	Own   map[netip.Addr]bool   // addresses of this host
+	// Here is why packets to this host's own addresses cannot be delivered, empty: they can. nil: they never can.
+	Here func() string
+
 	small map[netip.Addr]narrowPath
 
 	next   netdev.Kept // next hops
@@ -142,22 +147,19 @@ func (t *Table) Probe(silent []netip.Addr) error {
 // Refresh looks the ways to addresses up, and forgets all others.
 func (t *Table) Refresh(addresses []netip.Addr, log *slog.Logger) {
 	before, why := t.Known, t.Why
-	t.Known, t.Why = map[netip.Addr]plan.Path{}, map[netip.Addr]string{}
+	t.Known, t.Why, t.Own = map[netip.Addr]plan.Path{}, map[netip.Addr]string{}, map[netip.Addr]bool{}
 	resolver := t.next.Resolver()
 	for _, address := range addresses {
-		hop, err := resolver.Lookup(address)
+		path, err := t.lookUp(resolver, address)
 		if err == nil {
-			t.Known[address] = plan.Path{
-				Ifindex: uint32(hop.Ifindex), VLAN: hop.VLAN, Source: hop.Source,
-				SourceMAC: hop.SourceMAC, DestinationMAC: hop.Destination, MTU: t.mtu(address, hop.MTU),
-			}
+			t.Known[address] = path
 			if why[address] != "" {
 				log.Info("a path is known", "address", address)
 			}
 			continue
 		}
 		old, known := before[address]
-		if known {
+		if known = known && !old.Here; known {
 			t.Known[address] = old
 		}
 		if known && why[address] == "" && mayAnswer(err) {
@@ -176,6 +178,34 @@ func (t *Table) Refresh(addresses []netip.Addr, log *slog.Logger) {
 		return !known || time.Now().After(small.until)
 	})
 	maps.DeleteFunc(t.doubts, func(address netip.Addr, _ doubt) bool { _, known := t.Known[address]; return !known })
+}
+
+// HereHasChanged reports whether packets to this host's own addresses could be delivered at the last Refresh, and cannot now, or the other way
+// round.
+func (t *Table) HereHasChanged() bool {
+	for address := range t.Own {
+		return t.Known[address].Here != (t.Here() == "")
+	}
+	return false
+}
+
+// lookUp asks the kernel for the way to an address.
+func (t *Table) lookUp(resolver *netdev.Resolver, address netip.Addr) (plan.Path, error) {
+	if t.Here != nil && netdev.Local(address) {
+		t.Own[address] = true
+		if why := t.Here(); why != "" {
+			return plan.Path{}, errors.New(why)
+		}
+		return plan.Path{Here: true, Source: address, MTU: math.MaxUint16}, nil
+	}
+	hop, err := resolver.Lookup(address)
+	if err != nil {
+		return plan.Path{}, err
+	}
+	return plan.Path{
+		Ifindex: uint32(hop.Ifindex), VLAN: hop.VLAN, Source: hop.Source,
+		SourceMAC: hop.SourceMAC, DestinationMAC: hop.Destination, MTU: t.mtu(address, hop.MTU),
+	}, nil
 }
 
 // mayAnswer says that the neighbour is being asked: within 3 s it has answered, or failed.

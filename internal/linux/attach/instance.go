@@ -2,6 +2,7 @@
 package attach
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -21,7 +22,8 @@ func DropOthers(p *pin.Instance) error {
 	if p.Dir == "" {
 		return nil
 	}
-	if err := p.DropLinks(); err != nil {
+	asked := func(ifindex int) bool { return p.Asked(HookXDP, ifindex) }
+	if err := errors.Join(p.DropLinks(giveBackPin), leave(p.Dir, asked)); err != nil {
 		return fmt.Errorf("detach from a device that is not named any more: %w", err)
 	}
 	if err := sweepFilters(p.Dir, func(at place) bool { return p.Asked(at.hook.Name, at.ifindex) }); err != nil {
@@ -54,8 +56,15 @@ func BeforeStart(dir string) (undo func() error, err error) {
 	if err != nil {
 		return nil, err
 	}
+	claims := pin.Claims(dir)
 	return func() error {
 		if err := sweepFilters(dir, func(at place) bool { return filters[at] }); err != nil {
+			return fmt.Errorf("undo the start: %w", err)
+		}
+		had := func(ifindex int) bool {
+			return slices.ContainsFunc(claims, func(c pin.Claimed) bool { return c.Ifindex == ifindex })
+		}
+		if err := leave(dir, had); err != nil {
 			return fmt.Errorf("undo the start: %w", err)
 		}
 		after, err := look()
@@ -63,12 +72,12 @@ func BeforeStart(dir string) (undo func() error, err error) {
 			return err
 		}
 		isLink := func(pin string) bool { return strings.HasPrefix(filepath.Base(pin), "link-") }
-		tookOver := slices.ContainsFunc(before, isLink)
+		tookOver := slices.ContainsFunc(before, isLink) || len(claims) > 0
 		for _, pin := range after {
 			if slices.Contains(before, pin) || (tookOver && !isLink(pin)) {
 				continue
 			}
-			if err := os.RemoveAll(pin); err != nil {
+			if err := errors.Join(giveBackPin(pin), os.RemoveAll(pin)); err != nil {
 				return fmt.Errorf("undo the start: %w", err)
 			}
 		}
@@ -79,8 +88,14 @@ func BeforeStart(dir string) (undo func() error, err error) {
 // Detach removes links, filters and maps of any role and layout that an instance has left under dir; filters in the calling thread's
 // network namespace. Nothing there is no error.
 func Detach(dir string) error {
-	if err := RemoveFilters(dir); err != nil {
+	nothing := func(int) bool { return false }
+	if err := errors.Join(RemoveFilters(dir), leave(dir, nothing)); err != nil {
 		return err
+	}
+	for _, path := range pin.Links(dir, 0) {
+		if err := giveBackPin(path); err != nil {
+			return err
+		}
 	}
 	if err := os.RemoveAll(dir); err != nil {
 		return fmt.Errorf("remove the pins in %s: %w", dir, err)

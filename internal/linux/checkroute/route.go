@@ -49,6 +49,8 @@ func (r *checkRoutes) prepare(t *Target) checkTarget {
 		made.direct.Ifindex = 0
 	}
 	switch {
+	case t.Path.Here:
+		made.whyNot = "it is this host"
 	case !t.VIP.IsValid():
 		made.whyNot = "its own address is all there is"
 	case t.Forward == model.ForwardNAT:

@@ -4,7 +4,9 @@ package lb
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 
 	"github.com/ballast-lb/ballast/internal/linux/attach"
@@ -15,7 +17,9 @@ import (
 // attachments are where programs run, and what keeps them there when this process ends.
 type attachments struct {
 	sync.Mutex
-	pins pin.Instance
+	pins    pin.Instance
+	host    *attach.Host
+	devices map[int]bool // that packets come in by
 }
 
 // Attach runs the program on a device of the calling thread's network namespace and returns the mode it got. A link that an
@@ -34,7 +38,14 @@ func (lb *LB) Attach(device *net.Interface, mode attach.XDPMode) (attach.XDPMode
 		return "", err
 	}
 	pins.Ask(attach.HookXDP, device.Index)
-	return attach.XDP(pins, lb.Program(), device, mode)
+	got, err := lb.attached.host.InFront(pins, lb.Program(), device, mode)
+	if err == nil {
+		if lb.attached.devices == nil {
+			lb.attached.devices = map[int]bool{}
+		}
+		lb.attached.devices[device.Index] = true
+	}
+	return got, err
 }
 
 // releaser is lb_release on a device.
@@ -76,7 +87,15 @@ func (lb *LB) HasLink(ifindex int) (bool, error) {
 func (lb *LB) Forget(ifindex int) error {
 	lb.attached.Lock()
 	defer lb.attached.Unlock()
+	delete(lb.attached.devices, ifindex)
 	return lb.attached.pins.Forget(ifindex)
+}
+
+// LacksAgent is why packets whose server is this host are lost, empty: an agent runs behind the program on every device that they come in by.
+func (lb *LB) LacksAgent() string {
+	lb.attached.Lock()
+	defer lb.attached.Unlock()
+	return lb.attached.host.Lacks(slices.Sorted(maps.Keys(lb.attached.devices)))
 }
 
 // Repin pins again what somebody has removed the pins of, and reports whether there was any: without, all of it ends with the process.

@@ -18,6 +18,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/algo/choice"
 	"github.com/ballast-lb/ballast/internal/algo/conntable"
 	"github.com/ballast-lb/ballast/internal/algo/history"
+	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/linux/connections"
 	"github.com/ballast-lb/ballast/internal/linux/pin"
 	"github.com/ballast-lb/ballast/internal/linux/replicas"
@@ -93,7 +94,12 @@ func Open(dir string, limits plan.Limits) (*LB, error) {
 			}
 		}
 	}
+	if lb.attached.host, err = attach.OpenHost(dir); err != nil {
+		return nil, err
+	}
+	options.MapReplacements = map[string]*ebpf.Map{"agent_program": lb.attached.host.Agent}
 	if err := lb.objects.load(spec, options); err != nil {
+		lb.attached.host.Close()
 		if errors.Is(err, ebpf.ErrMapIncompatible) {
 			return nil, fmt.Errorf("take over the maps pinned in %s: %w: start with the limits they were made with, or detach first", options.Maps.PinPath, err)
 		}
@@ -197,7 +203,7 @@ func (lb *LB) Close() error {
 		errs = append(errs, unix.Munmap(memory))
 	}
 	lb.tables = lbTables{}
-	return errors.Join(append(errs, lb.attached.pins.Release(), lb.objects.Close())...)
+	return errors.Join(append(errs, lb.attached.pins.Release(), lb.attached.host.Close(), lb.objects.Close())...)
 }
 
 // Know tells the program the address of a device: frames that come in there for others are not for it.

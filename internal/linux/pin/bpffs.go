@@ -43,7 +43,8 @@ func RemoveBPFFS(dir string) error {
 		return err
 	}
 	// Instances are directories; the kernel puts files of its own beside them (maps.debug, progs.debug).
-	if slices.ContainsFunc(entries, os.DirEntry.IsDir) {
+	isInstance := func(entry os.DirEntry) bool { return entry.IsDir() && !strings.HasPrefix(entry.Name(), HostPrefix) }
+	if slices.ContainsFunc(entries, isInstance) {
 		return nil
 	}
 	if err := unix.Unmount(dir, 0); err != nil {

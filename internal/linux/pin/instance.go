@@ -80,9 +80,7 @@ func (p Instance) others() ([]string, error) {
 	return slices.DeleteFunc(folders, func(folder string) bool { return filepath.Base(folder) == p.Layout }), err
 }
 
-func (p *Instance) link(hook string, ifindex int) string {
-	return filepath.Join(p.Dir, "link-"+hook+"-"+strconv.Itoa(ifindex))
-}
+func (p *Instance) link(hook string, ifindex int) string { return LinkPath(p.Dir, hook, ifindex) }
 
 // Ask notes what this process attaches.
 func (p *Instance) Ask(hook string, ifindex int) {
@@ -95,13 +93,16 @@ func (p *Instance) Ask(hook string, ifindex int) {
 // Asked reports whether this process has asked for it.
 func (p *Instance) Asked(hook string, ifindex int) bool { return p.links[p.link(hook, ifindex)] }
 
-// DropLinks removes the pins of links that this process has not asked for.
-func (p *Instance) DropLinks() error {
+// DropLinks removes the pins of links that this process has not asked for. before is called for each.
+func (p *Instance) DropLinks(before func(pin string) error) error {
 	for _, pin := range Links(p.Dir, 0) {
 		if p.links[pin] {
 			continue
 		}
-		if err := os.Remove(pin); err != nil {
+		if err := before(pin); err != nil {
+			return err
+		}
+		if err := os.Remove(pin); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
 	}

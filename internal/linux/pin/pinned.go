@@ -19,8 +19,8 @@ func Links(dir string, ifindex int) []string {
 	return found
 }
 
-// Any tells whether an instance, of either role, has left links under dir.
-func Any(dir string) bool { return len(Links(dir, 0)) > 0 }
+// Any tells whether an instance, of either role, has left programs on devices.
+func Any(dir string) bool { return len(Links(dir, 0)) > 0 || len(Claims(dir)) > 0 }
 
 // Role returns lb or agent, as the maps that an instance has left under dir are named for; empty: there are none, or of both.
 func Role(dir string) string {

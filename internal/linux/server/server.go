@@ -35,6 +35,7 @@ const rowRest = time.Second
 type Server struct {
 	objects objects
 	pins    pin.Instance
+	host    *attach.Host
 	live    *ebpf.Program // counts living connections; nil: none does
 	rows    map[plan.VIPKey]servedRow
 	free    []freeRow
@@ -92,8 +93,11 @@ func Open(dir string) (*Server, error) {
 	if server.names, err = verdict.Names(spec.Types, "agent_verdict"); err != nil {
 		return nil, err
 	}
+	if server.host, err = attach.OpenHost(dir); err != nil {
+		return nil, err
+	}
 	if err := spec.LoadAndAssign(&server.objects, &options); err != nil {
-		return nil, fmt.Errorf("load the server's programs: %w", err)
+		return nil, errors.Join(fmt.Errorf("load the server's programs: %w", err), server.host.Close())
 	}
 	if err = errors.Join(server.FollowClock(), server.readRows()); err == nil && len(server.rows) > 0 {
 		err = server.advance() // the earlier process may have ended between publishing and this
@@ -316,7 +320,7 @@ func (s *Server) Attach(device *net.Interface, mode attach.XDPMode) (got attach.
 	if !there {
 		undo = append(undo, func() error { return s.pins.Undo(attach.HookXDP, device.Index) })
 	}
-	if got, err = attach.XDP(&s.pins, s.objects.ServerXdp, device, mode); err == nil {
+	if got, err = s.host.Behind(&s.pins, s.objects.ServerXdp, device, mode); err == nil {
 		delete(s.withoutXDP, device.Index)
 	}
 	return got, err
@@ -358,11 +362,23 @@ func (s *Server) Runs(ifindex int) error {
 	if s.withoutXDP[ifindex] {
 		return nil
 	}
-	return s.pins.Runs(attach.HookXDP, ifindex, s.objects.ServerXdp)
+	if _, err := s.pins.There(attach.HookXDP, ifindex); err != nil { // a load balancer may have given it back
+		return err
+	}
+	err := s.pins.Runs(attach.HookXDP, ifindex, s.objects.ServerXdp)
+	if err != nil && s.host.RunsBehind(ifindex, s.objects.ServerXdp) == nil {
+		return nil
+	}
+	return err
 }
 
 // Repin pins again what somebody has removed the pins of, and reports whether there was any: without, all of it ends with the process.
-func (s *Server) Repin() (missed bool, err error) { return s.pins.Repin(&s.objects.serverMaps) }
+func (s *Server) Repin() (missed bool, err error) {
+	if err := s.host.LetGo(&s.pins); err != nil {
+		return false, err
+	}
+	return s.pins.Repin(&s.objects.serverMaps)
+}
 
 // Counters returns packets and bytes by verdict name.
 func (s *Server) Counters() (map[string]verdict.Traffic, error) {
@@ -395,7 +411,7 @@ func (s *Server) Programs() (xdp, ingress, egress *ebpf.Program) {
 // Close lets go of everything. What is pinned or attached stays.
 func (s *Server) Close() error {
 	o := &s.objects
-	return errors.Join(s.pins.Release(), s.live.Close(), o.ServerXdp.Close(), o.ServerIngress.Close(), o.ServerEgress.Close(), o.CountEchoes.Close(), o.serverMaps.Close())
+	return errors.Join(s.pins.Release(), s.host.Close(), s.live.Close(), o.ServerXdp.Close(), o.ServerIngress.Close(), o.ServerEgress.Close(), o.CountEchoes.Close(), o.serverMaps.Close())
 }
 
 // Object is the compiled BPF object (ELF) that is loaded.

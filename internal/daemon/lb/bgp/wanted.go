@@ -72,7 +72,7 @@ func cannotCarry(state *dataplane.Snapshot, s *model.Service) string {
 	}
 	for i := range servers {
 		server := &servers[i]
-		if _, known := state.Paths[server.Address]; server.State == model.StateOff || !known || state.Pathless[server.Address] != "" {
+		if server.State == model.StateOff || !state.Reaches(s, server.Address) {
 			continue
 		}
 		if able++; down[server.ID] {

@@ -9,7 +9,7 @@ import (
 // Age is to be called once in each period: it carries out what was not before, and lets load estimates decay.
 func (t *Tables) Age(at time.Time, period time.Duration) error {
 	t.mutex.Lock()
-	behind := t.Now().Incomplete || t.paths.Expired(at)
+	behind := t.Now().Incomplete || t.paths.Expired(at) || t.paths.HereHasChanged()
 	t.mutex.Unlock()
 	if behind {
 		if err := t.Refresh(); err != nil {

@@ -68,6 +68,7 @@ func Open(o Options) (*Tables, error) {
 	if err != nil {
 		return nil, errors.Join(err, path.Close())
 	}
+	t.paths.Here = path.LacksAgent
 	t.now.Store(&Snapshot{State: &desired.State{Self: o.Self}, Places: t.tables.Places(), path: path})
 	return t, nil
 }
@@ -163,6 +164,7 @@ func (t *Tables) follow(state *desired.State) error {
 		if weights := t.weights[s.Name]; weights != nil {
 			s.Weights = weights.Values
 		}
+		t.sparesOwn(s)
 	}
 	if err := t.keepFromFunctions(state); err != nil {
 		return err
@@ -180,6 +182,21 @@ func (t *Tables) follow(state *desired.State) error {
 	}
 	t.beginAgain(before.State, next)
 	return nil
+}
+
+// sparesOwn gives no new connections to a server on this host that packets cannot be given to.
+func (t *Tables) sparesOwn(s *plan.Service) {
+	for i := range s.Servers {
+		server := &s.Servers[i]
+		if !t.paths.Own[server.Address] || t.paths.Known[server.Address].Here && plan.ServesHere(&s.Service) {
+			continue
+		}
+		s.Down = maps.Clone(s.Down)
+		if s.Down == nil {
+			s.Down = map[uint16]bool{}
+		}
+		s.Down[server.ID] = true
+	}
 }
 
 // keepFromFunctions keeps what is for this host from network functions, where there are any.

@@ -43,6 +43,13 @@ func (s *Snapshot) Confirmed() bool {
 	return len(s.Pathless) == 0
 }
 
+// Reaches reports whether packets of a service come to one of its servers: the kernel knows a path, and, if it is this host, they can be
+// given to its agent.
+func (s *Snapshot) Reaches(service *model.Service, address netip.Addr) bool {
+	path, known := s.Paths[address]
+	return known && s.Pathless[address] == "" && (!path.Here || plan.ServesHere(service))
+}
+
 // Unreached names, by address, the servers and nodes that get new connections from here and that the kernel knows no path to. Those that have
 // left, drain or are unhealthy are not among them: nobody is sent there.
 func (s *Snapshot) Unreached() map[netip.Addr]string {
@@ -197,6 +204,9 @@ func (s *Snapshot) DescribePath(address netip.Addr) string {
 		return why
 	case !ok:
 		return "by the second tier" // whose nodes look for it
+	}
+	if path.Here {
+		return "this host"
 	}
 	text := fmt.Sprintf("%s %s mtu %d", netdev.Name(int(path.Ifindex)), net.HardwareAddr(path.DestinationMAC[:]), path.MTU)
 	if path.VLAN != 0 {

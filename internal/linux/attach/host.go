@@ -1,0 +1,350 @@
+// A host that is a load balancer and a server: both roles share the XDP hook of a device.
+package attach
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"github.com/ballast-lb/ballast/internal/linux/pin"
+)
+
+// Host is what a load balancer and an agent of one network namespace share (bpf/lb/send/this_host.h): the load balancer's program has the hook,
+// and the agent's runs behind it. Whoever comes second finds the other by its pins: an agent puts its program behind, a load balancer takes the
+// agent's link over. Whoever leaves takes its program out; a load balancer gives the link back. Links change their program at once, so that no
+// packet meets a device without.
+//
+// An agent claims a device that it is behind on: its program is pinned as behind-DEVICE-INSTANCE. What one process does to a device keeps
+// others waiting.
+type Host struct {
+	// Agent is an array of one program. Without a directory it is this process's own, and empty.
+	Agent *ebpf.Map
+	dir   string
+}
+
+const agentProgram = "agent_program"
+
+// OpenHost finds what the instances of the calling thread's network namespace share, or makes it. dir is an instance's directory in a BPF
+// file system; empty: nothing is shared.
+func OpenHost(dir string) (*Host, error) {
+	h := &Host{}
+	var err error
+	if dir != "" {
+		cookie, err := namespaceCookie()
+		if err != nil {
+			return nil, err
+		}
+		h.dir = filepath.Join(filepath.Dir(dir), pin.HostPrefix+strconv.FormatUint(cookie, 10))
+		if err := os.Mkdir(h.dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+			return nil, fmt.Errorf("make the directory that load balancers and agents share: %w", err)
+		}
+		if h.Agent, err = ebpf.LoadPinnedMap(h.pin(), nil); err == nil {
+			return h, nil
+		}
+	}
+	h.Agent, err = ebpf.NewMap(&ebpf.MapSpec{Name: agentProgram, Type: ebpf.ProgramArray, KeySize: 4, ValueSize: 4, MaxEntries: 1})
+	if err == nil && dir != "" {
+		if err = h.Agent.Pin(h.pin()); errors.Is(err, os.ErrExist) { // the other role was faster
+			h.Agent.Close()
+			h.Agent, err = ebpf.LoadPinnedMap(h.pin(), nil)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("share devices with the other role: %w", err)
+	}
+	return h, nil
+}
+
+// namespaceCookie is a number that no other network namespace of this machine has, or will have until it is started again.
+func namespaceCookie() (uint64, error) {
+	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, fmt.Errorf("open a socket: %w", err)
+	}
+	defer unix.Close(socket)
+	cookie, err := unix.GetsockoptUint64(socket, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	if err != nil {
+		return 0, fmt.Errorf("tell this network namespace from others: %w", err)
+	}
+	return cookie, nil
+}
+
+func (h *Host) pin() string { return filepath.Join(h.dir, agentProgram) }
+
+// Close lets go of the array. It stays where it is pinned.
+func (h *Host) Close() error { return h.Agent.Close() }
+
+// lock keeps other processes from the devices until unlock is called.
+func (h *Host) lock() (unlock func(), err error) {
+	dir, err := os.Open(h.dir)
+	if err != nil {
+		return nil, fmt.Errorf("share devices with the other role: %w", err)
+	}
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
+		dir.Close()
+		return nil, fmt.Errorf("wait for the other role: %w", err)
+	}
+	return func() { dir.Close() }, nil
+}
+
+// InFront attaches a load balancer's program, as XDP does, also to a device that an agent of this host has the hook of.
+func (h *Host) InFront(p *pin.Instance, program *ebpf.Program, device *net.Interface, mode XDPMode) (got XDPMode, err error) {
+	return h.shared(p, program, device, mode, func(id uint32) error {
+		path, agents := agentsLink(p.Dir, device.Index, id)
+		if agents == nil {
+			return nil
+		}
+		defer agents.Close()
+		behind, err := ebpf.NewProgramFromID(ebpf.ProgramID(id))
+		if err != nil {
+			return fmt.Errorf("find the agent's program: %w", err)
+		}
+		defer behind.Close()
+		instance := filepath.Base(filepath.Dir(path))
+		if err := errors.Join(h.Agent.Put(uint32(0), behind), h.claim(behind, device.Index, instance)); err != nil {
+			return fmt.Errorf("run the program of agent %s behind the load balancer's: %w", instance, err)
+		}
+		if err := agents.Update(program); err != nil {
+			return fmt.Errorf("put the load balancer's program before that of agent %s: %w", instance, err)
+		}
+		if err := os.Rename(path, pin.LinkPath(p.Dir, HookXDP, device.Index)); err != nil {
+			return fmt.Errorf("take over the link of agent %s: %w", instance, err)
+		}
+		ours, err := p.LinkOn(HookXDP, device.Index)
+		if err != nil {
+			return err
+		}
+		return p.Hold(HookXDP, device.Index, ours)
+	}, func(uint32) bool { ours, err := p.LinkOn(HookXDP, device.Index); return err == nil && ours != nil })
+}
+
+// Behind attaches an agent's program, as XDP does, also to a device that a load balancer of this host has the hook of.
+func (h *Host) Behind(p *pin.Instance, program *ebpf.Program, device *net.Interface, mode XDPMode) (got XDPMode, err error) {
+	return h.shared(p, program, device, mode, func(id uint32) error {
+		if !h.isCalledBy(id) {
+			return nil
+		}
+		if err := errors.Join(h.Agent.Put(uint32(0), program), h.claim(program, device.Index, filepath.Base(p.Dir))); err != nil {
+			return fmt.Errorf("run behind the load balancer's program: %w", err)
+		}
+		return nil
+	}, h.isCalledBy)
+}
+
+// shared attaches as XDP does. Where another program, id, has the hook, share sees to it that both run, if it can: shared tells.
+func (h *Host) shared(p *pin.Instance, program *ebpf.Program, device *net.Interface, mode XDPMode, share func(id uint32) error, shared func(id uint32) bool) (XDPMode, error) {
+	if h.dir == "" {
+		return XDP(p, program, device, mode)
+	}
+	unlock, err := h.lock()
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	got, err := XDP(p, program, device, mode)
+	if !errors.Is(err, unix.EBUSY) {
+		return got, err
+	}
+	id, runs, there := XDPOn(device.Index)
+	if !there {
+		return "", err
+	}
+	if (mode == XDPNative || mode == XDPGeneric) && runs != mode {
+		return "", err
+	}
+	if problem := share(id); problem != nil {
+		return "", problem
+	}
+	if !shared(id) {
+		return "", err
+	}
+	return runs, nil
+}
+
+// agentsLink finds the pinned link of an agent's program that runs on a device; nil: it is no agent's.
+func agentsLink(dir string, ifindex int, id uint32) (path string, found link.Link) {
+	pins, _ := filepath.Glob(filepath.Join(filepath.Dir(dir), "*", filepath.Base(pin.LinkPath("", HookXDP, ifindex))))
+	for _, path := range pins {
+		other := filepath.Dir(path)
+		if name, _ := ProgramName(id); other == dir || pin.Role(other) != "agent" || name != "server_xdp" {
+			continue
+		}
+		l, err := link.LoadPinnedLink(path, nil)
+		if err != nil {
+			continue
+		}
+		if on, runs := pin.LinkIsOn(l); on == ifindex && uint32(runs) == id {
+			return path, l
+		}
+		l.Close()
+	}
+	return "", nil
+}
+
+// isCalledBy tells whether a program hands packets to what is in the array.
+func (h *Host) isCalledBy(id uint32) bool { return uses(ebpf.ProgramID(id), h.Agent) }
+
+func uses(id ebpf.ProgramID, m *ebpf.Map) bool {
+	program, err := ebpf.NewProgramFromID(id)
+	if err != nil {
+		return false
+	}
+	defer program.Close()
+	info, err := program.Info()
+	if err != nil {
+		return false
+	}
+	maps, _ := info.MapIDs()
+	of, err := m.Info()
+	if err != nil {
+		return false
+	}
+	wanted, _ := of.ID()
+	return slices.Contains(maps, wanted)
+}
+
+// claim notes, for who comes and goes, that a program runs behind another one.
+func (h *Host) claim(program *ebpf.Program, ifindex int, instance string) error {
+	at := pin.Claim(h.dir, ifindex, instance)
+	if err := os.Remove(at); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	second, err := program.Clone() // it may be pinned for another device
+	if err != nil {
+		return err
+	}
+	defer second.Close()
+	return second.Pin(at)
+}
+
+// RunsBehind is nil if a program runs on a device behind the load balancer's; else it says why not.
+func (h *Host) RunsBehind(ifindex int, program *ebpf.Program) error {
+	var have uint32
+	id, _, there := XDPOn(ifindex)
+	if !there || !h.isCalledBy(id) {
+		return fmt.Errorf("%s of %s: no program of a load balancer of this host is there", HookXDP, pin.DeviceName(ifindex))
+	}
+	if err := h.Agent.Lookup(uint32(0), &have); err != nil {
+		return fmt.Errorf("%s of %s: no agent's program runs behind the load balancer's", HookXDP, pin.DeviceName(ifindex))
+	}
+	return pin.SameProgram(HookXDP, ifindex, ebpf.ProgramID(have), program)
+}
+
+// Lacks is why a server on this host gets no packets that come in by one of the devices, empty: an agent's program runs there.
+func (h *Host) Lacks(devices []int) string {
+	var id uint32
+	const remedy = "`ballast agent` on this host takes them, with another --instance and the same --run-dir"
+	if err := h.Agent.Lookup(uint32(0), &id); err != nil {
+		return "it is this host, and no agent runs here: " + remedy
+	}
+	for _, ifindex := range devices {
+		if claims, _ := filepath.Glob(pin.Claim(h.dir, ifindex, "*")); len(claims) == 0 {
+			return fmt.Sprintf("it is this host, and no agent runs on %s: name that with its --interface", pin.DeviceName(ifindex))
+		}
+	}
+	return ""
+}
+
+// LetGo closes the links that a load balancer has taken over from an instance.
+func (h *Host) LetGo(p *pin.Instance) (err error) {
+	for _, claim := range pin.Claims(p.Dir) {
+		err = errors.Join(err, p.LetGo(HookXDP, claim.Ifindex))
+	}
+	return err
+}
+
+// leave removes the claims of an agent but for those to keep, and its program where none is left.
+func leave(dir string, keep func(ifindex int) bool) error {
+	hosts := map[string]bool{}
+	for _, claim := range pin.Claims(dir) {
+		if keep(claim.Ifindex) {
+			hosts[claim.Host] = true
+			continue
+		}
+		if err := os.Remove(claim.Path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("leave a load balancer's device: %w", err)
+		}
+		if !hosts[claim.Host] {
+			hosts[claim.Host] = false
+		}
+	}
+	for host, kept := range hosts {
+		if kept {
+			continue
+		}
+		array, err := ebpf.LoadPinnedMap(filepath.Join(host, agentProgram), nil)
+		if err != nil {
+			return fmt.Errorf("leave a load balancer's device: %w", err)
+		}
+		err = array.Delete(uint32(0))
+		array.Close()
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("leave a load balancer's device: %w", err)
+		}
+	}
+	return nil
+}
+
+// giveBackPin lets the agent behind a load balancer's program have the hook of a device again, if the pin is of a link to one. Else nothing
+// happens.
+func giveBackPin(path string) error {
+	l, err := link.LoadPinnedLink(path, nil)
+	if err != nil {
+		return nil // it is no link, or gone
+	}
+	defer l.Close()
+	ifindex, id := pin.LinkIsOn(l)
+	if path != pin.LinkPath(filepath.Dir(path), HookXDP, ifindex) {
+		return nil
+	}
+	hosts, _ := filepath.Glob(filepath.Join(filepath.Dir(filepath.Dir(path)), pin.HostPrefix+"*"))
+	for _, host := range hosts {
+		claims, _ := filepath.Glob(pin.Claim(host, ifindex, "*"))
+		if len(claims) == 0 {
+			continue
+		}
+		array, err := ebpf.LoadPinnedMap(filepath.Join(host, agentProgram), nil)
+		if err != nil {
+			continue
+		}
+		of := uses(id, array)
+		array.Close()
+		if !of {
+			continue
+		}
+		return giveTo(&Host{dir: host}, l, path, claims[0])
+	}
+	return nil
+}
+
+func giveTo(h *Host, l link.Link, path, claim string) error {
+	unlock, err := h.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	program, err := ebpf.LoadPinnedProgram(claim, nil)
+	if err != nil {
+		return fmt.Errorf("give the device back to its agent: %w", err)
+	}
+	defer program.Close()
+	_, instance, _ := strings.Cut(strings.TrimPrefix(filepath.Base(claim), "behind-"), "-")
+	ifindex, _ := pin.LinkIsOn(l)
+	to := pin.LinkPath(filepath.Join(filepath.Dir(h.dir), instance), HookXDP, ifindex)
+	if err := l.Update(program); err != nil {
+		return fmt.Errorf("give the device back to agent %s: %w", instance, err)
+	}
+	if err := os.Rename(path, to); err != nil {
+		return fmt.Errorf("give the link back to agent %s: %w", instance, err)
+	}
+	return os.Remove(claim)
+}

@@ -1,0 +1,57 @@
+// What instances of one network namespace share.
+package pin
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// HostPrefix begins the names of the directories, beside those of instances, that instances of a network namespace share. No instance's name
+// has the character.
+const HostPrefix = "host~"
+
+// LinkPath is where an instance pins the link of a hook.
+func LinkPath(dir, hook string, ifindex int) string {
+	return filepath.Join(dir, "link-"+hook+"-"+strconv.Itoa(ifindex))
+}
+
+// Claim is where the program of an agent is pinned that runs behind a load balancer's on a device.
+func Claim(host string, ifindex int, instance string) string {
+	return filepath.Join(host, "behind-"+strconv.Itoa(ifindex)+"-"+instance)
+}
+
+// A Claimed device is one that an instance's program runs on behind another's.
+type Claimed struct {
+	Host, Path string
+	Ifindex    int
+}
+
+// Claims are those of an instance.
+func Claims(dir string) (found []Claimed) {
+	root, instance := filepath.Split(filepath.Clean(dir))
+	pins, _ := filepath.Glob(filepath.Join(root, HostPrefix+"*", "behind-*-"+instance))
+	for _, path := range pins {
+		device, of, _ := strings.Cut(strings.TrimPrefix(filepath.Base(path), "behind-"), "-")
+		if ifindex, err := strconv.Atoi(device); err == nil && of == instance {
+			found = append(found, Claimed{Host: filepath.Dir(path), Path: path, Ifindex: ifindex})
+		}
+	}
+	return found
+}
+
+// LetGo closes a link whose pin has gone to another instance.
+func (p *Instance) LetGo(hook string, ifindex int) error {
+	pin := p.link(hook, ifindex)
+	have := p.held[pin]
+	if have == nil {
+		return nil
+	}
+	if _, err := os.Lstat(pin); !errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	delete(p.held, pin)
+	return have.Close()
+}

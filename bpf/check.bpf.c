@@ -11,6 +11,9 @@
  * balancer's program send them (lb/walk/check.h): a server answers only if they arrive. These checks may also be
  * addressed to the server itself.
  *
+ * A VIP may be this host's own, or out of its reach. Then the prober connects to the server's address, and the VIP
+ * takes its place inside the tunnel; `check_ingress` turns the answers round.
+ *
  * The path is stored with the socket and not under a mark: no range of marks has to be reserved, two processes cannot
  * mix up their checks, and the entry ends with the connection.
  */
@@ -19,6 +22,7 @@
 #include "check/hand_over.h"
 #include "check/inner.h"
 #include "check/path.h"
+#include "check/translate.h"
 
 #define MACS_LENGTH (2 * ETH_ALEN)
 
@@ -35,6 +39,10 @@ int check_egress(struct __sk_buff *skb)
 		return TC_CONTINUE;
 	__sync_fetch_and_add(&path->packets, 1);
 	note_echo(skb, path, &inner);
+	if (translate(skb, path, &inner))
+		return TC_DROP;
+	if (path->forward == CHECK_HERE)
+		return TC_CONTINUE;
 	if (path->by_xdp && is_first(skb, path, &inner)) {
 		hand_over(skb, path, &inner);
 		return TC_DROP;
@@ -48,4 +56,11 @@ int check_egress(struct __sk_buff *skb)
 	if (path->vlan && !skb->vlan_present && bpf_skb_vlan_push(skb, bpf_htons(ETH_P_8021Q), path->vlan))
 		return TC_DROP;
 	return path->ifindex == skb->ifindex ? TC_CONTINUE : bpf_redirect(path->ifindex, 0);
+}
+
+SEC("tc")
+int check_ingress(struct __sk_buff *skb)
+{
+	translate_back(skb);
+	return TC_CONTINUE;
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* inner.h - reads a packet to the VIP, as far as the outer header and the prober need it. */
+/* inner.h - reads a packet from a socket, as far as the outer header and the prober need it. */
 #pragma once
 
 #include "wire/kernel.h"
+#include "wire/gue.h"
 #include "check/path.h"
 
 /* The inner packet, as far as the outer header needs to know it. */
@@ -14,8 +15,18 @@ struct inner {
 	__u8 protocol; /* that stands for its family in an outer header */
 };
 
-/* Is the packet one to the VIP? Those that come by again, on the device they were sent on to, are not: they go to the
- * server. */
+/* Does the header that was read belong to a packet that this program has encapsulated? */
+inline_always _Bool is_outer(struct __sk_buff *skb, const struct check_path *path, const struct inner *inner)
+{
+	struct udphdr udp;
+
+	if (inner->transport != IPPROTO_UDP)
+		return inner->transport != IPPROTO_TCP;
+	return path->forward == CHECK_GUE && !bpf_skb_load_bytes(skb, inner->l4, &udp, sizeof(udp)) &&
+	       udp.dest == bpf_htons(GUE_PORT);
+}
+
+/* Is the packet one from the socket? Those that come by again, on the device they were sent on to, are not. */
 inline_always _Bool read_inner(struct __sk_buff *skb, const struct check_path *path, struct inner *inner)
 {
 	inner->length = skb->len - ETH_HLEN;
@@ -28,7 +39,7 @@ inline_always _Bool read_inner(struct __sk_buff *skb, const struct check_path *p
 		inner->transport = ip.protocol;
 		inner->protocol = IPPROTO_IPIP;
 		inner->l4 = ETH_HLEN + ip.ihl * 4;
-		return ip.daddr == path->vip[0];
+		return ip.daddr == path->to[0] && !is_outer(skb, path, inner);
 	}
 	if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
 		struct ipv6hdr ip;
@@ -39,7 +50,7 @@ inline_always _Bool read_inner(struct __sk_buff *skb, const struct check_path *p
 		inner->transport = ip.nexthdr;
 		inner->protocol = IPPROTO_IPV6;
 		inner->l4 = ETH_HLEN + sizeof(ip);
-		return !__builtin_memcmp(&ip.daddr, path->vip, sizeof(path->vip));
+		return !__builtin_memcmp(&ip.daddr, path->to, sizeof(path->to)) && !is_outer(skb, path, inner);
 	}
 	return 0;
 }

@@ -4,13 +4,15 @@
 
 #include "wire/kernel.h"
 
-enum check_forward { CHECK_L2, CHECK_IPIP, CHECK_GUE };
+/* CHECK_HERE: to a server on this host, by loopback. */
+enum check_forward { CHECK_L2, CHECK_IPIP, CHECK_GUE, CHECK_HERE };
 
 enum check_by_xdp { CHECK_BY_KERNEL, CHECK_BY_XDP, CHECK_BY_XDP_DIRECT };
 
 /* How a check reaches its server. */
 struct check_path {
-	__be32 vip[4]; /* where the socket is connected to; the server's own address, if direct */
+	__be32 to[4]; /* where the socket is connected to: the VIP, or the server's own address */
+	__be32 vip[4]; /* what the packets are addressed to on the way: `to`, or the VIP in its place (translate.h) */
 	__be32 address[4]; /* of the server */
 	__be32 source[4]; /* outer source */
 	__u8 destination_mac[6];
@@ -27,7 +29,7 @@ struct check_path {
 	__u32 echoes; /* of them: those that echo a timestamp of the server */
 	__u32 echo; /* the newest of these */
 };
-_Static_assert(sizeof(struct check_path) == 88, "check_path");
+_Static_assert(sizeof(struct check_path) == 104, "check_path");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -194,7 +195,7 @@ func (a *TC) dropClsact() error {
 		return nil
 	}
 	used := false
-	for _, hook := range []Hook{Ingress, Egress} {
+	for _, hook := range hooks {
 		filters, err := listFilters(a.Ifindex, hook)
 		if err != nil {
 			return err
@@ -234,7 +235,7 @@ func ownFilters(dir string) (map[place]bool, error) {
 		if q.Type() != "clsact" {
 			continue
 		}
-		for _, hook := range []Hook{Ingress, Egress} {
+		for _, hook := range hooks {
 			at := place{hook, q.Attrs().LinkIndex}
 			ours, _, err := (&TC{Hook: at.hook, Ifindex: at.ifindex, Dir: dir}).filter()
 			if err != nil {
@@ -260,8 +261,10 @@ func sweepFilters(dir string, keep func(place) bool) error {
 	return errors.Join(errs...)
 }
 
-// RemoveFilters deletes all filters that processes have left under dir, in the calling thread's network namespace.
-func RemoveFilters(dir string) error { return sweepFilters(dir, func(place) bool { return false }) }
+// RemoveFilters deletes the filters that processes have left under dir, in the calling thread's network namespace: those of some hooks, or all.
+func RemoveFilters(dir string, of ...Hook) error {
+	return sweepFilters(dir, func(at place) bool { return len(of) > 0 && !slices.Contains(of, at.hook) })
+}
 
 // tryClsact attaches a program that does nothing to the loopback of the calling thread's network namespace.
 func tryClsact() error {

@@ -22,6 +22,10 @@ type Hook struct {
 var (
 	Ingress = Hook{"ingress", ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS}
 	Egress  = Hook{"egress", ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS}
+	// CheckIngress is a second program of an instance at Ingress.
+	CheckIngress = Hook{"check-ingress", ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS}
+
+	hooks = []Hook{Ingress, Egress, CheckIngress}
 )
 
 // A TC is one program at a hook of a device, by tcx or, where the kernel has none, by a filter of a clsact qdisc

@@ -63,7 +63,8 @@ var (
 // ends nothing is left or, without tcx, a filter that has nothing to do and that the next process deletes. Its methods are safe for
 // concurrent use.
 //
-// It cannot serve VIPs that this host has itself or has no route to, nor services with forward nat or return through, whose servers
+// Sockets are connected to the VIP or, where this host has that itself or no route to it, to the server's own address: the VIP takes its place on
+// the way, if it is of the same family. It cannot serve services with forward nat or return through, whose servers
 // would answer to another address. Those checks go straight to the servers.
 type Checks struct {
 	objects checkObjects
@@ -74,9 +75,15 @@ type Checks struct {
 	mu      sync.Mutex
 	targets map[Key]checkTarget
 	dir     string
-	links   map[int]*attach.TC // by device
-	tried   bool               // that the sender works
+	links   map[place]*attach.TC
+	tried   bool // that the sender works
 	closed  bool
+}
+
+// place is a hook of a device.
+type place struct {
+	device int
+	hook   string
 }
 
 // checkTarget is what Dial needs to know.
@@ -84,14 +91,17 @@ type checkTarget struct {
 	whyNot string // why not through the tunnel
 	path   checkCheckPath
 	direct checkCheckPath // of packets to the server itself, if XDP sends the first
-	vip    netip.Addr
+	to     netip.Addr     // where its sockets are connected to: the VIP, or the server's own address in its place
 	server netip.Addr
 	source netip.Addr // of the connection; zero: the kernel's choice
-	mss    int
-	ports  []uint16 // nil: any
-	tunnel bool     // packets are encapsulated: other ports than these stay in it
-	owns   func(client netip.AddrPort, port uint16, timestamp uint32) bool
-	placed bool
+
+	devices []int // that its packets leave by
+	back    []int // that answers come by whose VIP the server's address takes the place of
+	mss     int
+	ports   []uint16 // nil: any
+	tunnel  bool     // packets are encapsulated: other ports than these stay in it
+	owns    func(client netip.AddrPort, port uint16, timestamp uint32) bool
+	placed  bool
 }
 
 // whyDirect is why the port is not checked through the tunnel, empty: it is.
@@ -108,7 +118,7 @@ func (t *checkTarget) takes(port uint16) bool {
 }
 
 // path is written as it is.
-var _ = [1]struct{}{}[unsafe.Sizeof(checkCheckPath{})-88]
+var _ = [1]struct{}{}[unsafe.Sizeof(checkCheckPath{})-104]
 
 // Open loads the program. Nothing is attached before Set. dir, the instance's directory in a BPF file system, tells what a killed
 // process has left: without tcx that is a filter, which is deleted now. Without a sender the kernel sends all packets.
@@ -116,13 +126,13 @@ func Open(dir string, sender Sender) (*Checks, error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, fmt.Errorf("lift the limit on locked memory: %w", err)
 	}
-	if err := attach.RemoveFilters(dir); err != nil {
+	if err := attach.RemoveFilters(dir, attach.Egress, attach.CheckIngress); err != nil {
 		return nil, err
 	}
 	if sender == nil {
 		sender = noSender{}
 	}
-	c := &Checks{dir: dir, links: map[int]*attach.TC{}, sender: sender}
+	c := &Checks{dir: dir, links: map[place]*attach.TC{}, sender: sender}
 	if err := loadCheckObjects(&c.objects, nil); err != nil {
 		return nil, fmt.Errorf("load the program of health checks: %w", err)
 	}
@@ -134,14 +144,17 @@ func Open(dir string, sender Sender) (*Checks, error) {
 func (c *Checks) Set(targets map[Key]Target) error {
 	routes := newCheckRoutes()
 	ready := make(map[Key]checkTarget, len(targets))
-	devices, sends := map[int]bool{}, false
+	wanted, sends := map[place]*attach.TC{}, false
 	for key, target := range targets {
 		made := routes.prepare(&target)
 		ready[key] = made
 		byXDP := c.sender.ByXDP(made.direct.Ifindex)
 		sends = sends || byXDP
 		for _, device := range routes.leavesBy(&made, byXDP) {
-			devices[device] = true
+			c.want(wanted, &attach.TC{Program: c.objects.CheckEgress, Hook: attach.Egress, Ifindex: device})
+		}
+		for _, device := range made.back {
+			c.want(wanted, &attach.TC{Program: c.objects.CheckIngress, Hook: attach.CheckIngress, Ifindex: device})
 		}
 	}
 	c.mu.Lock()
@@ -150,9 +163,9 @@ func (c *Checks) Set(targets map[Key]Target) error {
 		return nil
 	}
 	c.try(sends)
-	failed, err := c.attach(devices)
+	failed, err := c.attach(wanted)
 	for key, made := range ready {
-		for _, device := range routes.vip(made.vip).devices {
+		for _, device := range slices.Concat(made.devices, made.back) {
 			if made.whyNot == "" && failed[device] != "" {
 				made.whyNot = failed[device]
 				ready[key] = made
@@ -163,27 +176,32 @@ func (c *Checks) Set(targets map[Key]Target) error {
 	return err
 }
 
-// attach makes the program run on exactly these devices. failed says why it does not on some.
-func (c *Checks) attach(devices map[int]bool) (failed map[int]string, err error) {
+// want adds a place to those that programs are to run at.
+func (c *Checks) want(wanted map[place]*attach.TC, at *attach.TC) {
+	at.Dir = c.dir
+	wanted[place{at.Ifindex, at.Hook.Name}] = at
+}
+
+// attach makes the programs run at exactly these places. failed says, by device, why one does not.
+func (c *Checks) attach(wanted map[place]*attach.TC) (failed map[int]string, err error) {
 	failed = map[int]string{}
-	for device, attached := range c.links {
-		if devices[device] && attached.Runs() == nil {
+	for at, attached := range c.links {
+		if wanted[at] != nil && attached.Runs() == nil {
 			continue
 		}
 		err = errors.Join(err, attached.Detach())
-		delete(c.links, device)
+		delete(c.links, at)
 	}
-	for device := range devices {
-		if c.links[device] != nil {
+	for at, made := range wanted {
+		if c.links[at] != nil {
 			continue
 		}
-		attached := &attach.TC{Program: c.objects.CheckEgress, Hook: attach.Egress, Ifindex: device, Dir: c.dir}
-		if problem := attached.Attach(); problem != nil {
+		if problem := made.Attach(); problem != nil {
 			problem = fmt.Errorf("health checks: %w", problem)
-			failed[device], err = problem.Error(), errors.Join(err, problem)
+			failed[at.device], err = problem.Error(), errors.Join(err, problem)
 			continue
 		}
-		c.links[device] = attached
+		c.links[at] = made
 	}
 	return failed, err
 }
@@ -210,7 +228,7 @@ func (c *Checks) Dial(ctx context.Context, key Key, port uint16, hello []byte) (
 	}
 	witness := -1 // a second descriptor of the socket, for its storage
 	var unprepared error
-	conn, err = dial(ctx, target.source, netip.AddrPortFrom(target.vip, port), hello, func(fd int) error {
+	conn, err = dial(ctx, target.source, netip.AddrPortFrom(target.to, port), hello, func(fd int) error {
 		witness, unprepared = c.prepareSocket(fd, &target, hello == nil)
 		return unprepared
 	})
@@ -225,7 +243,7 @@ func (c *Checks) Dial(ctx context.Context, key Key, port uint16, hello []byte) (
 		if conn != nil {
 			conn.Close()
 		}
-		return direct(c.goDirectly(key, fmt.Sprintf("packets to %s leave this host by another device than its route says, or by none", target.vip)))
+		return direct(c.goDirectly(key, fmt.Sprintf("packets to %s leave this host by another device than its route says, or by none", target.to)))
 	}
 	if err == nil && hello == nil && target.owns != nil && target.takes(port) { // agents mark nothing else
 		if remarks.Cookie, err = c.readCookie(witness, conn, &target, port); err != nil {

@@ -10,6 +10,9 @@ import (
 	"github.com/ballast-lb/ballast/internal/linux/check"
 )
 
+// checkHere is CHECK_HERE of enum check_forward, whose others are those of model.Forward.
+const checkHere = 3
+
 // enum check_by_xdp
 const (
 	checkByXDP       = 1

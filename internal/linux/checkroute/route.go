@@ -3,6 +3,7 @@ package checkroute
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -43,33 +44,36 @@ func newCheckRoutes() *checkRoutes {
 
 // prepare works out how to dial a target.
 func (r *checkRoutes) prepare(t *Target) checkTarget {
-	made := checkTarget{vip: t.VIP, server: t.Server, owns: t.Owns, placed: t.Placed, ports: t.Ports, tunnel: t.Forward != model.ForwardL2}
-	made.direct = checkCheckPath{Vip: wire.Words(t.Server), Ifindex: t.Path.Ifindex, Service: t.Number, Id: t.ID, ByXdp: checkByXDPDirect}
+	made := checkTarget{server: t.Server, owns: t.Owns, placed: t.Placed, ports: t.Ports, tunnel: t.Forward != model.ForwardL2}
+	made.direct = checkCheckPath{To: wire.Words(t.Server), Vip: wire.Words(t.Server), Ifindex: t.Path.Ifindex, Service: t.Number, Id: t.ID, ByXdp: checkByXDPDirect}
 	if t.Absent {
 		made.direct.Ifindex = 0
 	}
 	switch {
-	case t.Path.Here:
-		made.whyNot = "it is this host"
 	case !t.VIP.IsValid():
 		made.whyNot = "its own address is all there is"
 	case t.Forward == model.ForwardNAT:
 		made.whyNot = "forward: nat leads to the server's own address anyway"
 	case t.Return == model.ReturnThrough:
 		made.whyNot = "with return: through the server's answer would have to pass the load balancer"
-	default:
-		made.whyNot = r.vip(t.VIP).whyNot
 	}
-	if made.whyNot != "" || t.Path.Ifindex == 0 {
+	if made.whyNot != "" || !t.Path.Known() {
+		return made
+	}
+	if t.Path.Here {
+		r.prepareHere(t, &made)
 		return made
 	}
 	back := r.device(t.Path)
-	if made.whyNot = r.answersWouldBeDropped(t.VIP, back); made.whyNot != "" {
+	r.choose(t, &made, back)
+	if made.whyNot != "" {
 		return made
 	}
-	made.source = sourceFor(t.VIP, t.Path, back)
+	if made.to == t.VIP {
+		made.source = sourceFor(t.VIP, t.Path, back)
+	}
 	made.path = checkCheckPath{
-		Vip: wire.Words(t.VIP), Address: wire.Words(t.Server), Source: wire.Words(t.Path.Source), DestinationMac: t.Path.DestinationMAC,
+		To: wire.Words(made.to), Vip: wire.Words(t.VIP), Address: wire.Words(t.Server), Source: wire.Words(t.Path.Source), DestinationMac: t.Path.DestinationMAC,
 		SourceMac: t.Path.SourceMAC, Ifindex: t.Path.Ifindex, Vlan: t.Path.VLAN, Forward: uint8(t.Forward),
 		Service: t.Number, Id: t.ID,
 	}
@@ -80,10 +84,46 @@ func (r *checkRoutes) prepare(t *Target) checkTarget {
 	return made
 }
 
+// choose finds the address that a target's sockets are connected to: the VIP, if this host has a way out to it; else the server's, which the VIP
+// takes the place of on the way.
+func (r *checkRoutes) choose(t *Target, made *checkTarget, back netlink.Link) {
+	toVIP := r.vip(t.VIP)
+	why := toVIP.whyNot
+	if why == "" {
+		why = r.answersWouldBeDropped(t.VIP, back)
+	}
+	if why == "" {
+		made.to, made.devices = t.VIP, toVIP.devices
+		return
+	}
+	toServer := r.vip(t.Server)
+	if t.VIP.Is4() != t.Server.Is4() || back == nil || toServer.whyNot != "" {
+		made.whyNot = why
+		return
+	}
+	made.to, made.devices, made.back = t.Server, toServer.devices, []int{back.Attrs().Index}
+}
+
+// prepareHere is for a server on this host. Its packets go by loopback, where no agent marks them.
+func (r *checkRoutes) prepareHere(t *Target, made *checkTarget) {
+	loopback, err := net.InterfaceByName("lo")
+	switch {
+	case err != nil:
+		made.whyNot = fmt.Sprintf("it is this host, and has no loopback device: %v", err)
+		return
+	case t.VIP.Is4() != t.Server.Is4():
+		made.whyNot = "it is this host, and its address is of another family than the VIP"
+		return
+	}
+	made.to, made.devices, made.back, made.owns, made.tunnel = t.Server, []int{loopback.Index}, []int{loopback.Index}, nil, false
+	made.path = checkCheckPath{To: wire.Words(t.Server), Vip: wire.Words(t.VIP), Ifindex: uint32(loopback.Index), Forward: checkHere}
+	made.mss = segmentSize(t)
+}
+
 // leavesBy are the devices that packets of a target's checks leave by and that the program must run on. byXDP: of those to the server's own address, too.
 func (r *checkRoutes) leavesBy(made *checkTarget, byXDP bool) (devices []int) {
 	if made.whyNot == "" {
-		devices = slices.Clone(r.vip(made.vip).devices)
+		devices = slices.Clone(made.devices)
 	}
 	if byXDP && (made.whyNot != "" || made.ports != nil) { // other ports are checked there
 		devices = append(devices, r.vip(made.server).devices...)

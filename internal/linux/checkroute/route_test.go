@@ -3,10 +3,12 @@ package checkroute_test
 import (
 	"context"
 	"encoding/binary"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/linux/checkroute"
@@ -128,22 +130,28 @@ func TestChecksGoStraightWhereTheTunnelCannotSayAnything(t *testing.T) {
 	n.straight("nat", n.key(0), "nat")
 	n.set(vip, false, func(target *checkroute.Target) { target.Return = model.ReturnThrough })
 	n.straight("return: through", n.key(0), "through")
-	n.set(netip.MustParseAddr("203.0.113.200"), false, nil)
-	n.straight("no route", n.key(0), "network is unreachable")
+	// Without a way out to the VIP the server's address takes its place, if it is of the same family.
+	either := func(what string, vip netip.Addr, reason string) {
+		n.set(vip, vip.Is6(), nil)
+		n.straight(what+", a server of its family", n.key(0), "")
+		n.set(vip, vip.Is4(), nil)
+		n.straight(what+", a server of the other family", n.key(0), reason)
+	}
+	progtest.Check(t, n.lb.Do(func() error {
+		return netlink.RouteDel(&netlink.Route{Dst: &net.IPNet{IP: vip.AsSlice(), Mask: net.CIDRMask(32, 32)}})
+	}))
+	either("no route", vip, "network is unreachable")
 	n.routeVIP(vip, "10.7.0.99", "eth2")
-	n.set(vip, false, nil)
-	n.straight("a gateway that is not there", n.key(0), "not resolved")
+	either("a gateway that is not there", vip, "not resolved")
 	n.routeVIP(vip, "10.7.0.2", "eth2")
 	progtest.Check(t, n.lb.Sysctl("net/ipv4/conf/eth0/rp_filter", "1"))
-	n.set(vip, false, nil)
-	n.straight("a strict reverse path filter", n.key(0), "net.ipv4.conf.eth0.rp_filter")
+	either("a strict reverse path filter", vip, "net.ipv4.conf.eth0.rp_filter")
 	n.straight("the other device, which is not strict", n.key(1), "")
 	progtest.Check(t, n.lb.Sysctl("net/ipv4/conf/all/rp_filter", "2"))
-	n.set(vip, false, nil)
+	n.set(vip, true, nil)
 	n.straight("a loose reverse path filter", n.key(0), "")
 	progtest.Check(t, n.lb.AddAddress("lo", netip.PrefixFrom(vip6, 128)))
-	n.set(vip6, true, nil)
-	n.straight("a VIP of this host's own", n.key(0), "this host's own")
+	either("a VIP of this host's own", vip6, "this host's own")
 }
 
 // Between a change of routes and the next Set, packets may not pass the program: they reach who knows whom.

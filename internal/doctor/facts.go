@@ -43,9 +43,11 @@ type kernelFacts struct {
 // deviceFacts are an interface and who is on it.
 type deviceFacts struct {
 	netdev.Device
-	Program  string // name of the attached XDP program
-	Ours     bool   // attached by this instance
-	Instance string // another one of the same run directory, that has attached it
+	Program   string // name of the attached XDP program
+	Ours      bool   // attached by this instance
+	Instance  string // another one of the same run directory, that has attached it
+	OtherRole bool   // of that instance
+	Behind    bool   // our program runs behind that one
 
 	// Of the interface, in this network namespace; -1: unknown. The kernel uses the larger of this and that of "all".
 	ReversePath, ARPIgnore, ARPAnnounce int
@@ -57,6 +59,7 @@ type pathFacts struct {
 	MTU     int
 	Ifindex int   // of the device that next hops leave by
 	Err     error // no route, or the neighbour does not answer
+	Here    bool  // it is this host
 
 	Asked  bool // whether it answers TCP, with a connection or a refusal
 	Silent bool // it did not

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"math"
 	"net"
 	"net/netip"
 	"os"
@@ -267,10 +268,11 @@ func (f *facts) gatherDevices(o Options) {
 			instances, _ := filepath.Glob(filepath.Join(o.RunDir, "bpf", "*"))
 			for _, dir := range instances {
 				if slices.Contains(pin.Programs(dir, device.Index), device.XDPProgram) {
-					d.Instance = filepath.Base(dir)
+					d.Instance, d.OtherRole = filepath.Base(dir), Role(pin.Role(dir)) != f.Role
 				}
 			}
 			d.Ours = d.Instance == o.Instance
+			d.Behind = slices.ContainsFunc(pin.Claims(filepath.Join(o.RunDir, "bpf", o.Instance)), func(c pin.Claimed) bool { return c.Ifindex == device.Index })
 		}
 		f.Devices = append(f.Devices, d)
 	}
@@ -333,6 +335,10 @@ func (f *facts) gatherPaths(ctx context.Context) {
 	for {
 		resolver := netdev.NewResolver()
 		waiting = slices.DeleteFunc(waiting, func(address netip.Addr) bool {
+			if netdev.Local(address) {
+				f.Paths[address] = pathFacts{MTU: math.MaxUint16, Here: true}
+				return true
+			}
 			hop, err := resolver.Lookup(address)
 			f.Paths[address] = pathFacts{MTU: int(hop.MTU), Ifindex: hop.Ifindex, Err: err}
 			return !errors.Is(err, netdev.ErrUnresolved)

@@ -54,6 +54,12 @@ func judgeAttachment(f *facts, d *deviceFacts) Finding {
 			"start with --xdp-mode native to see why it was not taken"}
 	case ours:
 		return ok("xdp", d.Name, "our program is attached, %s", mode)
+	case d.Behind && d.OtherRole:
+		return ok("xdp", d.Name, "our program runs behind the load balancer's, %s", mode)
+	case d.Instance != "" && d.OtherRole && f.Role == RoleAgent:
+		return ok("xdp", d.Name, "the program of load balancer %s is attached: ours will run behind it", d.Instance)
+	case d.Instance != "" && d.OtherRole:
+		return ok("xdp", d.Name, "the program of agent %s is attached: it will run behind ours", d.Instance)
 	case d.Instance != "":
 		return Finding{"xdp", d.Name, Problem, fmt.Sprintf("program %d of instance %s is attached", d.XDPProgram, d.Instance),
 			"use --instance " + d.Instance + ", or remove it with --detach once its daemon has ended"}

@@ -55,6 +55,9 @@ func judgePath(s *model.Service, server *model.Server, path pathFacts) (out []Fi
 		return []Finding{silentHop("path", subject, "the next hop", path.Err, "start the server or its router, and check the cabling, VLAN and subnet of this host")}
 	case path.Err != nil:
 		return []Finding{{"path", subject, Problem, path.Err.Error(), fmt.Sprintf("ip route add %s via ROUTER, or correct the address", server.Address)}}
+	case path.Here && !plan.ServesHere(s):
+		return []Finding{{"path", subject, Problem, "it is this host, which packets of the service cannot be given to",
+			"use forward ipip, gue or srv6, return direct and no session, or take the server out"}}
 	case path.Silent:
 		out = append(out, Finding{"reachability", subject, Warning, fmt.Sprintf("%s does not answer TCP within %v", server.Address, reachTimeout),
 			"start the server; this is no fault when a firewall there drops connections of the load balancer"})

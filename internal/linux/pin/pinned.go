@@ -4,6 +4,7 @@ package pin
 import (
 	"net"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"github.com/cilium/ebpf/link"
@@ -35,14 +36,16 @@ func Role(dir string) string {
 	return ""
 }
 
-// Devices returns the devices of the calling thread's network namespace that links under dir are on.
+// Devices returns the devices of the calling thread's network namespace that an instance's programs are on.
 func Devices(dir string) (names []string) {
 	devices, err := net.Interfaces()
 	if err != nil {
 		return nil
 	}
+	claims := Claims(dir)
 	for _, device := range devices {
-		if len(Links(dir, device.Index)) > 0 {
+		behind := func(c Claimed) bool { return c.Ifindex == device.Index }
+		if len(Links(dir, device.Index)) > 0 || slices.ContainsFunc(claims, behind) {
 			names = append(names, device.Name)
 		}
 	}

@@ -189,6 +189,13 @@ func (l *Lab) AddSpace(node string, sysctls ...map[string]string) *netspace.Spac
 	return space
 }
 
+// Share gives a node the namespace of another one, and a directory of its own.
+func (l *Lab) Share(node, with string) *netspace.Space {
+	l.spaces[node] = l.Space(with)
+	script.Checkf(os.MkdirAll(l.NodeDir(node), 0o755), "make directory of %s", node)
+	return l.spaces[node]
+}
+
 // Complete fills in what the caller left open.
 func (o *Options) Complete() error {
 	if o.Progress == nil {

@@ -230,6 +230,10 @@ func (b builder) introduceServers() {
 
 func (b builder) server(i int) {
 	node, name, router := b.Servers[i-1], ServerName(i), b.lab.Space(RouterNode)
+	if home := b.home(name); home != name {
+		b.serverOn(home, i)
+		return
+	}
 	server := b.addSpace(name, hostSysctls(), node.Sysctls)
 	if b.MPTCP {
 		script.Check(server.Sysctl("net.ipv4.tcp_rmem", receiveBuffers))
@@ -255,6 +259,20 @@ func (b builder) server(i int) {
 	if b.Functions > 0 && i > b.Functions { // out there nobody has our addresses
 		return
 	}
+	for _, vip := range b.VIPs {
+		script.Check(server.AddAddress("lo", netip.PrefixFrom(vip, vip.BitLen())))
+	}
+}
+
+// serverOn makes server i on the host of a load balancer. It answers by the load balancer's way out.
+func (b builder) serverOn(home string, i int) {
+	server := b.lab.Share(ServerName(i), home)
+	for key, value := range hostSysctls() {
+		script.Check(server.Sysctl(key, value))
+	}
+	script.Check(errors.Join(
+		server.AddAddress("eth1", netip.PrefixFrom(b.ServerAddress(i, false), 16)),
+		server.AddAddress("eth1", netip.PrefixFrom(b.ServerAddress(i, true), 64))))
 	for _, vip := range b.VIPs {
 		script.Check(server.AddAddress("lo", netip.PrefixFrom(vip, vip.BitLen())))
 	}

@@ -12,9 +12,11 @@ import (
 )
 
 const (
-	instance    = "default"
-	controlPort = 6443
-	metricsPort = 9435 // of load balancers of the second tier: what the first asks whether they live
+	instance = "default"
+	// secondInstance is the agent of a host that is a load balancer, too.
+	secondInstance = "agent"
+	controlPort    = 6443
+	metricsPort    = 9435 // of load balancers of the second tier: what the first asks whether they live
 )
 
 // Daemon is a ballast process on a node.
@@ -35,7 +37,7 @@ type Daemons struct {
 // Start starts `ballast lb` or `ballast agent` on a node by the node's current configuration file, or by controllers.
 func (d *Daemons) Start(role, node string) *Daemon {
 	arguments := append([]string{role, "--interface", "eth0"}, d.directories(node)...)
-	if role == "lb" && !isSecond(node) {
+	if role == "lb" && !isSecond(node) || d.network.home(node) != node {
 		arguments = append(arguments, "--interface", "eth1")
 	}
 	arguments = append(arguments, d.controlFlags(role, node)...)
@@ -44,8 +46,19 @@ func (d *Daemons) Start(role, node string) *Daemon {
 
 // directories are the flags of all daemons of a node.
 func (d *Daemons) directories(node string) []string {
-	dir := d.lab.NodeDir(node)
-	return []string{"--instance", instance, "--run-dir", filepath.Join(dir, "run"), "--state-dir", filepath.Join(dir, "state")}
+	return []string{"--instance", d.instance(node), "--run-dir", d.runDir(node), "--state-dir", filepath.Join(d.lab.NodeDir(node), "state")}
+}
+
+// runDir is that of all daemons of a host.
+func (d *Daemons) runDir(node string) string {
+	return filepath.Join(d.lab.NodeDir(d.network.home(node)), "run")
+}
+
+func (d *Daemons) instance(node string) string {
+	if d.network.home(node) != node {
+		return secondInstance
+	}
+	return instance
 }
 
 // controlFlags name the source of a daemon's configuration, and to whom agents report load.
@@ -94,7 +107,7 @@ func (d *Daemons) configPath(node string) string {
 
 // Client returns a client of the daemon of a node.
 func (d *Daemons) Client(node string) *api.Client {
-	return api.NewClient(api.SocketPath(filepath.Join(d.lab.NodeDir(node), "run"), instance))
+	return api.NewClient(api.SocketPath(d.runDir(node), d.instance(node)))
 }
 
 // ticketFile is the file of an agent by which applications of a service make tickets; idsFile that of connection ids.

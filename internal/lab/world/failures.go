@@ -12,10 +12,27 @@ import (
 type Failures struct {
 	network *Network
 	rollout *Rollout
+	servers *Servers
 }
 
 // CrashLB ends a load balancer as a power cut would.
 func (f *Failures) CrashLB(i int) { f.Crash(f.rollout.LBs[LBName(i)], "eth0", "eth1") }
+
+// PowerOff ends host i, which is a load balancer and a server.
+func (f *Failures) PowerOff(i int) {
+	agent := f.rollout.Agents[ServerName(i)]
+	agent.Kill()
+	agent.down = true
+	f.servers.Kill(i)
+	f.CrashLB(i)
+}
+
+// PowerOn boots it.
+func (f *Failures) PowerOn(i int) {
+	f.servers.Restart(i)
+	f.rollout.Agents[ServerName(i)] = nil
+	f.ReturnLB(i)
+}
 
 // Crash cuts a node off its links and kills its daemon; what it had in memory is gone.
 func (f *Failures) Crash(what *Daemon, links ...string) {

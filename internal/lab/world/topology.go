@@ -34,6 +34,7 @@ type Topology struct {
 	LBs     int
 	Second  int // load balancers behind the others, on the fabric alone
 	Servers []ServerNode
+	Both    bool // the first servers are on the load balancers' hosts: s1 on lb1, and so on. Not with Management
 	VIPs    []netip.Addr
 	Sources int // addresses that clients connect from; default 16
 
@@ -88,6 +89,16 @@ func MemberName(i int) string     { return fmt.Sprintf("e%d", i) }
 
 // isSecond reports whether a node is a load balancer of the second tier.
 func isSecond(node string) bool { return strings.HasPrefix(node, secondPrefix) }
+
+// home is the node whose host a node is on: its own, or that of a load balancer.
+func (t *Topology) home(node string) string {
+	for i := 1; t.Both && i <= t.LBs; i++ {
+		if node == ServerName(i) {
+			return LBName(i)
+		}
+	}
+	return node
+}
 
 // names are those of so many nodes of a kind.
 func names(name func(i int) string, count int) (all []string) {

@@ -138,10 +138,10 @@ func (t *Trial) connect(network *Network) {
 	t.Controllers = &Controllers{lab: lab, network: network}
 	t.Operator = &Operator{lab: lab, controllers: what.Topology.Controllers}
 	t.Rollout = &Rollout{Daemons: t.Daemons, pool: t.Pool, operator: t.Operator, clocks: what.Clocks}
-	t.Failures = &Failures{network: network, rollout: t.Rollout}
 	t.Monitor, t.Counters = &Monitor{rollout: t.Rollout}, &Counters{rollout: t.Rollout}
 	t.Tables = &Tables{pool: t.Pool, rollout: t.Rollout}
 	t.Servers = &Servers{lab: lab, network: network, fleet: t.Fleet}
+	t.Failures = &Failures{network: network, rollout: t.Rollout, servers: t.Servers}
 	t.Endpoints = &Endpoints{lab: lab, network: network, fleet: t.Fleet, agents: t.Daemons.Agents, random: t.Random}
 	t.Foreign = &Foreign{servers: t.Servers, endpoints: t.Endpoints, lab: lab, network: network, fleet: t.Fleet}
 	t.Traffic = &Traffic{network: network, random: t.Random}

@@ -1,0 +1,123 @@
+// Package pair has two hosts that are load balancers and servers at once: all there is in small places.
+package pair
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/lab/await"
+	"github.com/ballast-lb/ballast/internal/lab/fleet"
+	"github.com/ballast-lb/ballast/internal/lab/loadmeter"
+	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
+	"github.com/ballast-lb/ballast/internal/lab/scenario"
+	"github.com/ballast-lb/ballast/internal/lab/script"
+	"github.com/ballast-lb/ballast/internal/lab/world"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// Scenarios are those of this package.
+var Scenarios = []scenario.Scenario{
+	{
+		Name: "pair", Deadline: 5 * time.Minute, Do: runPair,
+		Promise: "of two hosts with both roles each is upgraded, killed and loses power in turn: no connection breaks whose server lives",
+	},
+}
+
+const downloads = 200
+
+func runPair(run *scenario.Run) {
+	service := scenario.CookieService(scenario.VIP4)
+	service.Health = world.Checks(model.CheckHTTP)
+	service.Health.Path = world.PathHealth
+	run.Trial(world.Setup{
+		Name: "both roles", Services: []*fleet.Service{service}, Cuts: true,
+		Topology: world.Topology{LBs: 2, Both: true, Servers: make([]world.ServerNode, 2)},
+	}, func(t *world.Trial) {
+		(&pair{Trial: t, result: run.Result}).run()
+	})
+}
+
+type pair struct {
+	*world.Trial
+	result *scenario.Result
+	off    []outage
+}
+
+// An outage is when a host was without power, and until when the other may have sent new connections there.
+type outage struct {
+	server      string
+	begin, told time.Time
+}
+
+func (p *pair) run() {
+	running := p.Traffic.Generate(scenario.Downloads(p.Fleet.Target(), downloads), scenario.Browsers(p.Fleet.Target(), 20), scenario.Shorts(p.Fleet.Target(), 40))
+	p.Traffic.Busy(running, 400)
+	for i := 1; i <= 2; i++ {
+		lb, server := world.LBName(i), world.ServerName(i)
+		for _, daemon := range []struct {
+			node string
+			of   map[string]*world.Daemon
+		}{{lb, p.Daemons.LBs}, {server, p.Daemons.Agents}} {
+			p.Series(running,
+				world.Step{What: "stop " + daemon.node, Do: func() {
+					ctx, cancel := loadmeter.WithTimeout(p.Context, await.Deadline)
+					defer cancel()
+					daemon.of[daemon.node].Stop(ctx)
+				}},
+				world.Step{What: "start " + daemon.node, Do: func() { p.start(daemon.of, daemon.node) }},
+				world.Step{What: "kill " + daemon.node, Do: func() { daemon.of[daemon.node].Kill() }},
+				world.Step{What: "start " + daemon.node + " again", Do: func() { p.start(daemon.of, daemon.node) }})
+		}
+	}
+	p.expectAllWays()
+	for i := 1; i <= 2; i++ {
+		p.Event(fmt.Sprintf("host %d loses power", i), func() {
+			p.off = append(p.off, outage{server: world.ServerName(i), begin: time.Now()})
+			p.Failures.PowerOff(i)
+			p.Monitor.AwaitHealth(i, true, world.LBName(3-i))
+			p.off[len(p.off)-1].told = time.Now()
+		})
+		p.Traffic.Busy(running, 40)
+		p.Event(fmt.Sprintf("host %d returns", i), func() {
+			p.Failures.PowerOn(i)
+			p.Monitor.AwaitHealth(i, false, world.LBName(3-i))
+		})
+		p.Traffic.Busy(running, 400)
+	}
+	running.Finish(p.Context)
+	p.judge(running.Connections)
+}
+
+func (p *pair) start(daemons map[string]*world.Daemon, node string) {
+	daemons[node] = nil
+	p.Rollout.Apply()
+}
+
+// expectAllWays: each host gives connections to its own server and to the other's.
+func (p *pair) expectAllWays() {
+	for i := 1; i <= 2; i++ {
+		given := script.Must(p.Monitor.Dispatched(i))
+		p.result.Expect(len(given) == 2 && !slices.Contains(given, 0), "the load balancers have given %v connections to %s", given, world.ServerName(i))
+		counters := script.Must(p.Daemons.Client(world.ServerName(i)).Counters(p.Context))
+		p.result.Expect(counters["decapsulated"] > 0, "the agent of %s has decapsulated nothing", world.ServerName(i))
+	}
+}
+
+// judge: only those break whose server loses power while they live, and those that begin before that is known and are given to it.
+func (p *pair) judge(connections []traffic.Connection) {
+	cut := 0
+	for _, connection := range connections {
+		if connection.Class == traffic.Completed {
+			continue
+		}
+		died := slices.ContainsFunc(p.off, func(o outage) bool {
+			lived := connection.Started.Before(o.told) && connection.Ended.After(o.begin)
+			return lived && (connection.Server == o.server || connection.Server == "")
+		})
+		if cut++; !died {
+			p.result.Fail("a connection of server %q ended as %s: %s", connection.Server, connection.Class, connection.Detail)
+		}
+	}
+	p.result.Measure("connections_cut", float64(cut))
+}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -86,7 +87,8 @@ func retransmitted(t *testing.T, conn net.Conn) (segments uint32) {
 
 // Whoever comes second, ends, is killed or comes back: connections live on and lose no packet, and new ones are taken.
 //
-// Promise: A load balancer and an agent share an interface. Each comes, goes and is killed without a lost packet of the connections that live on.
+// Promise: A load balancer and an agent share an interface, and each comes, goes and is killed without a lost packet of
+// living connections.
 func TestALoadBalancerAndAnAgentShareADevice(t *testing.T) {
 	for _, forward := range []string{"ipip", "gue"} {
 		t.Run(forward, func(t *testing.T) {
@@ -130,6 +132,17 @@ func TestALoadBalancerAndAnAgentShareADevice(t *testing.T) {
 			h.lb.start() // the agent has the hook
 			h.awaitBoth("with the load balancer in front again")
 			h.expectTaken("with the load balancer in front again")
+			front := h.program()
+			h.kill()
+			h.start()
+			h.awaitBoth("with the agent behind it again")
+			h.expectTaken("with the agent behind it again")
+			if h.program() != front {
+				t.Error("the agent has taken the device from the load balancer")
+			}
+			if pins, _ := filepath.Glob(filepath.Join(h.runDir(), "bpf", besideAgent, "link-xdp-*")); len(pins) > 0 {
+				t.Errorf("the agent has pinned the load balancer's link: %v", pins)
+			}
 			close(stop)
 			<-stopped
 			if after := retransmitted(t, living); after != before {

@@ -315,11 +315,6 @@ func TestOneFaultIsOneFinding(t *testing.T) {
 			f.Daemon.Interfaces, f.Daemon.Pinned = map[string]string{"eth0": "native"}, false
 		}, "bpffs", Warning, "start the daemon again in the host's mount namespace"},
 		{"another instance", RoleLB, func(f *facts) { f.Devices[0].XDPProgram, f.Devices[0].Program, f.Devices[0].Instance = 7, "lb", "b" }, "xdp", Problem, "--instance b"},
-		{"a server on this host that nothing can be given to", RoleLB, func(f *facts) {
-			f.Paths[f.File.Fleet.Services[0].Servers[0].Address] = pathFacts{MTU: 65535, Here: true}
-			f.File.Fleet.Services = f.File.Fleet.Services[:1]
-			f.File.Fleet.Services[0].Forward = model.ForwardNAT
-		}, "path", Problem, "use forward ipip"},
 		{"keys that others can read", RoleLB, func(f *facts) {
 			f.File.Exposed = "ballast.yaml: others can read the keys (mode 0644): chmod 600 ballast.yaml"
 		}, "file", Warning, "chmod 600 ballast.yaml"},

@@ -73,7 +73,7 @@ func namespaceCookie() (uint64, error) {
 	defer unix.Close(socket)
 	cookie, err := unix.GetsockoptUint64(socket, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
 	if err != nil {
-		return 0, fmt.Errorf("tell this network namespace from others: %w", err)
+		return 0, fmt.Errorf("read the cookie of this network namespace: %w", err)
 	}
 	return cookie, nil
 }
@@ -97,51 +97,7 @@ func (h *Host) lock() (unlock func(), err error) {
 }
 
 // InFront attaches a load balancer's program, as XDP does, also to a device that an agent of this host has the hook of.
-func (h *Host) InFront(p *pin.Instance, program *ebpf.Program, device *net.Interface, mode XDPMode) (got XDPMode, err error) {
-	return h.shared(p, program, device, mode, func(id uint32) error {
-		path, agents := agentsLink(p.Dir, device.Index, id)
-		if agents == nil {
-			return nil
-		}
-		defer agents.Close()
-		behind, err := ebpf.NewProgramFromID(ebpf.ProgramID(id))
-		if err != nil {
-			return fmt.Errorf("find the agent's program: %w", err)
-		}
-		defer behind.Close()
-		instance := filepath.Base(filepath.Dir(path))
-		if err := errors.Join(h.Agent.Put(uint32(0), behind), h.claim(behind, device.Index, instance)); err != nil {
-			return fmt.Errorf("run the program of agent %s behind the load balancer's: %w", instance, err)
-		}
-		if err := agents.Update(program); err != nil {
-			return fmt.Errorf("put the load balancer's program before that of agent %s: %w", instance, err)
-		}
-		if err := os.Rename(path, pin.LinkPath(p.Dir, HookXDP, device.Index)); err != nil {
-			return fmt.Errorf("take over the link of agent %s: %w", instance, err)
-		}
-		ours, err := p.LinkOn(HookXDP, device.Index)
-		if err != nil {
-			return err
-		}
-		return p.Hold(HookXDP, device.Index, ours)
-	}, func(uint32) bool { ours, err := p.LinkOn(HookXDP, device.Index); return err == nil && ours != nil })
-}
-
-// Behind attaches an agent's program, as XDP does, also to a device that a load balancer of this host has the hook of.
-func (h *Host) Behind(p *pin.Instance, program *ebpf.Program, device *net.Interface, mode XDPMode) (got XDPMode, err error) {
-	return h.shared(p, program, device, mode, func(id uint32) error {
-		if !h.isCalledBy(id) {
-			return nil
-		}
-		if err := errors.Join(h.Agent.Put(uint32(0), program), h.claim(program, device.Index, filepath.Base(p.Dir))); err != nil {
-			return fmt.Errorf("run behind the load balancer's program: %w", err)
-		}
-		return nil
-	}, h.isCalledBy)
-}
-
-// shared attaches as XDP does. Where another program, id, has the hook, share sees to it that both run, if it can: shared tells.
-func (h *Host) shared(p *pin.Instance, program *ebpf.Program, device *net.Interface, mode XDPMode, share func(id uint32) error, shared func(id uint32) bool) (XDPMode, error) {
+func (h *Host) InFront(p *pin.Instance, program *ebpf.Program, device *net.Interface, mode XDPMode) (XDPMode, error) {
 	if h.dir == "" {
 		return XDP(p, program, device, mode)
 	}
@@ -151,23 +107,76 @@ func (h *Host) shared(p *pin.Instance, program *ebpf.Program, device *net.Interf
 	}
 	defer unlock()
 	got, err := XDP(p, program, device, mode)
-	if !errors.Is(err, unix.EBUSY) {
+	id, runs, busy := inTheWay(err, device, mode)
+	if !busy {
 		return got, err
 	}
-	id, runs, there := XDPOn(device.Index)
-	if !there {
+	path, agents := agentsLink(p.Dir, device.Index, id)
+	if agents == nil {
 		return "", err
 	}
-	if (mode == XDPNative || mode == XDPGeneric) && runs != mode {
+	defer agents.Close()
+	return runs, h.takeOver(p, program, device.Index, path, agents)
+}
+
+// takeOver puts a load balancer's program into the link of an agent, which runs behind it from now on.
+func (h *Host) takeOver(p *pin.Instance, program *ebpf.Program, ifindex int, path string, agents link.Link) error {
+	_, id := pin.LinkIsOn(agents)
+	behind, err := ebpf.NewProgramFromID(id)
+	if err != nil {
+		return fmt.Errorf("find the agent's program: %w", err)
+	}
+	defer behind.Close()
+	instance := filepath.Base(filepath.Dir(path))
+	if err := errors.Join(h.Agent.Put(uint32(0), behind), h.claim(behind, ifindex, instance)); err != nil {
+		return fmt.Errorf("run the program of agent %s behind the load balancer's: %w", instance, err)
+	}
+	if err := agents.Update(program); err != nil {
+		return fmt.Errorf("put the load balancer's program before that of agent %s: %w", instance, err)
+	}
+	if err := os.Rename(path, pin.LinkPath(p.Dir, HookXDP, ifindex)); err != nil {
+		return fmt.Errorf("take over the link of agent %s: %w", instance, err)
+	}
+	ours, err := p.LinkOn(HookXDP, ifindex)
+	if err != nil {
+		return err
+	}
+	return p.Hold(HookXDP, ifindex, ours)
+}
+
+// Behind attaches an agent's program, as XDP does, also to a device that a load balancer of this host has the hook of.
+func (h *Host) Behind(p *pin.Instance, program *ebpf.Program, device *net.Interface, mode XDPMode) (XDPMode, error) {
+	if h.dir == "" {
+		return XDP(p, program, device, mode)
+	}
+	unlock, err := h.lock()
+	if err != nil {
 		return "", err
 	}
-	if problem := share(id); problem != nil {
-		return "", problem
+	defer unlock()
+	if id, _, there := XDPOn(device.Index); !there || !h.isCalledBy(id) { // a load balancer that was there has gone without a word
+		if err := leave(p.Dir, func(ifindex int) bool { return ifindex != device.Index }); err != nil {
+			return "", err
+		}
 	}
-	if !shared(id) {
-		return "", err
+	got, err := XDP(p, program, device, mode)
+	id, runs, busy := inTheWay(err, device, mode)
+	if !busy || !h.isCalledBy(id) {
+		return got, err
+	}
+	if err := errors.Join(h.Agent.Put(uint32(0), program), h.claim(program, device.Index, filepath.Base(p.Dir))); err != nil {
+		return "", fmt.Errorf("run behind the load balancer's program: %w", err)
 	}
 	return runs, nil
+}
+
+// inTheWay finds the program that kept another from being attached, and its mode. busy: there is one, of a mode that would do.
+func inTheWay(attached error, device *net.Interface, mode XDPMode) (id uint32, runs XDPMode, busy bool) {
+	if !errors.Is(attached, unix.EBUSY) {
+		return 0, "", false
+	}
+	id, runs, there := XDPOn(device.Index)
+	return id, runs, there && (runs == mode || mode != XDPNative && mode != XDPGeneric)
 }
 
 // agentsLink finds the pinned link of an agent's program that runs on a device; nil: it is no agent's.
@@ -254,14 +263,6 @@ func (h *Host) Lacks(devices []int) string {
 	return ""
 }
 
-// LetGo closes the links that a load balancer has taken over from an instance.
-func (h *Host) LetGo(p *pin.Instance) (err error) {
-	for _, claim := range pin.Claims(p.Dir) {
-		err = errors.Join(err, p.LetGo(HookXDP, claim.Ifindex))
-	}
-	return err
-}
-
 // leave removes the claims of an agent but for those to keep, and its program where none is left.
 func leave(dir string, keep func(ifindex int) bool) error {
 	hosts := map[string]bool{}
@@ -343,7 +344,7 @@ func giveTo(h *Host, l link.Link, path, claim string) error {
 	if err := l.Update(program); err != nil {
 		return fmt.Errorf("give the device back to agent %s: %w", instance, err)
 	}
-	if err := os.Rename(path, to); err != nil {
+	if err := os.Rename(path, to); err != nil && !errors.Is(err, os.ErrNotExist) { // the agent has gone without a word
 		return fmt.Errorf("give the link back to agent %s: %w", instance, err)
 	}
 	return os.Remove(claim)

@@ -28,7 +28,7 @@ const (
 )
 
 // HookXDP is what pins call it.
-const HookXDP = "xdp"
+const HookXDP = pin.HookXDP
 
 // XDP attaches program or, if a link of this instance still is on the device, replaces the program in it.
 func XDP(p *pin.Instance, program *ebpf.Program, device *net.Interface, mode XDPMode) (XDPMode, error) {

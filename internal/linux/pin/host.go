@@ -5,9 +5,13 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
+
+// HookXDP is what pins call the hook of XDP programs.
+const HookXDP = "xdp"
 
 // HostPrefix begins the names of the directories, beside those of instances, that instances of a network namespace share. No instance's name
 // has the character.
@@ -42,16 +46,21 @@ func Claims(dir string) (found []Claimed) {
 	return found
 }
 
-// LetGo closes a link whose pin has gone to another instance.
-func (p *Instance) LetGo(hook string, ifindex int) error {
-	pin := p.link(hook, ifindex)
-	have := p.held[pin]
-	if have == nil {
-		return nil
+// letGo closes the links that a load balancer has taken over, whose pins are its own now. Their devices are claimed before.
+func (p *Instance) letGo() (err error) {
+	for pin, have := range p.held {
+		if p.passedOn(pin) {
+			delete(p.held, pin)
+			err = errors.Join(err, have.Close())
+		}
 	}
+	return err
+}
+
+// passedOn reports whether the link that was pinned there is pinned by a load balancer now.
+func (p *Instance) passedOn(pin string) bool {
 	if _, err := os.Lstat(pin); !errors.Is(err, os.ErrNotExist) {
-		return nil
+		return false
 	}
-	delete(p.held, pin)
-	return have.Close()
+	return slices.ContainsFunc(Claims(p.Dir), func(c Claimed) bool { return pin == p.link(HookXDP, c.Ifindex) })
 }

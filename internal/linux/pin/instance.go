@@ -126,6 +126,9 @@ func (p *Instance) DropLayouts() error {
 // LinkOn returns this instance's link on a device, also one that an earlier process pinned; nil: there is none. The pin of a link that
 // is on no device any more, or on another, goes.
 func (p *Instance) LinkOn(hook string, ifindex int) (link.Link, error) {
+	if err := p.letGo(); err != nil {
+		return nil, err
+	}
 	pin := p.link(hook, ifindex)
 	if have := p.held[pin]; have != nil {
 		if on, _ := LinkIsOn(have); on == ifindex {
@@ -161,7 +164,7 @@ func (p *Instance) Hold(hook string, ifindex int, l link.Link) error {
 		p.held = map[string]link.Link{}
 	}
 	p.held[pin] = l
-	if _, err := os.Lstat(pin); err == nil {
+	if _, err := os.Lstat(pin); err == nil || p.passedOn(pin) {
 		return nil
 	}
 	if err := errors.Join(l.Unpin(), l.Pin(pin)); err != nil { // it may believe that it still is pinned
@@ -285,7 +288,7 @@ type pinned interface {
 func (p *Instance) Repin(maps any) (missed bool, err error) {
 	lost := map[string]pinned{}
 	look := func(path string, what pinned) {
-		if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
+		if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) && !p.passedOn(path) {
 			lost[path] = what
 		}
 	}

@@ -373,12 +373,7 @@ func (s *Server) Runs(ifindex int) error {
 }
 
 // Repin pins again what somebody has removed the pins of, and reports whether there was any: without, all of it ends with the process.
-func (s *Server) Repin() (missed bool, err error) {
-	if err := s.host.LetGo(&s.pins); err != nil {
-		return false, err
-	}
-	return s.pins.Repin(&s.objects.serverMaps)
-}
+func (s *Server) Repin() (missed bool, err error) { return s.pins.Repin(&s.objects.serverMaps) }
 
 // Counters returns packets and bytes by verdict name.
 func (s *Server) Counters() (map[string]verdict.Traffic, error) {

@@ -116,7 +116,7 @@ func (p *pair) judge(connections []traffic.Connection) {
 			return lived && (connection.Server == o.server || connection.Server == "")
 		})
 		if cut++; !died {
-			p.result.Fail("a connection of server %q ended as %s: %s", connection.Server, connection.Class, connection.Detail)
+			p.result.Fail("a %s of server %q ended as %s at %.1f s of the first outage, after %.1f s: %s", connection.Flow, connection.Server, connection.Class, connection.Ended.Sub(p.off[0].begin).Seconds(), connection.Ended.Sub(connection.Started).Seconds(), connection.Detail)
 		}
 	}
 	p.result.Measure("connections_cut", float64(cut))

@@ -127,6 +127,9 @@ func (p *Pool) compose(lab *host.Lab, what *Setup) {
 			for _, address := range fabricAddresses(i + 1) {
 				p.TunnelsFrom = append(p.TunnelsFrom, address.Addr())
 			}
+			if p.topology.Both { // a host's tunnels to itself come from the server's address
+				p.TunnelsFrom = append(p.TunnelsFrom, p.topology.ServerAddress(i+1, false), p.topology.ServerAddress(i+1, true))
+			}
 		}
 	}
 }

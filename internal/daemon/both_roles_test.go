@@ -30,11 +30,12 @@ services:
 type bothHost struct {
 	*agentHost // the server
 	lb         *lbHost
+	mode       string // of both programs
 }
 
-func newBothHost(t *testing.T, forward string) *bothHost {
+func newBothHost(t *testing.T, forward, mode string) *bothHost {
 	t.Helper()
-	balancer := newHost(t, "lb", []string{"10.9.0.1/24"}, []string{"10.9.0.2/24"})
+	balancer := newHost(t, map[string]string{"native": "lb", "generic": "generic-lb"}[mode], []string{"10.9.0.1/24"}, []string{"10.9.0.2/24"})
 	vip := netip.MustParsePrefix("198.51.100.10/32")
 	require(t, balancer.space.AddAddress("lo", vip))
 	require(t, balancer.peer.Route(vip, 0, netspace.NextHop{Gateway: netip.MustParseAddr("10.9.0.1"), Interface: "eth0"}))
@@ -48,13 +49,13 @@ func newBothHost(t *testing.T, forward string) *bothHost {
 			t.Log(server.output.String())
 		}
 	})
-	return &bothHost{&agentHost{host: server}, &lbHost{balancer}}
+	return &bothHost{&agentHost{host: server}, &lbHost{balancer}, mode}
 }
 
 func (h *bothHost) awaitBoth(when string) {
 	h.t.Helper()
-	h.await(when+" the agent to be ready", func(s api.AgentStatus) bool { return s.Ready && s.Interfaces["eth0"] == "native" })
-	h.lb.await(when+" the load balancer to be ready", func(s api.LBStatus) bool { return s.Ready && s.Interfaces["eth0"] == "native" })
+	h.await(when+" the agent to be ready", func(s api.AgentStatus) bool { return s.Ready && s.Interfaces["eth0"] == h.mode })
+	h.lb.await(when+" the load balancer to be ready", func(s api.LBStatus) bool { return s.Ready && s.Interfaces["eth0"] == h.mode })
 }
 
 // expectTaken sends over new connections that the load balancer gives to the agent, which marks them.
@@ -90,11 +91,11 @@ func retransmitted(t *testing.T, conn net.Conn) (segments uint32) {
 // Promise: A load balancer and an agent share an interface, and each comes, goes and is killed without a lost packet of
 // living connections.
 func TestALoadBalancerAndAnAgentShareADevice(t *testing.T) {
-	for _, forward := range []string{"ipip", "gue"} {
-		t.Run(forward, func(t *testing.T) {
+	for _, way := range [][2]string{{"ipip", "native"}, {"gue", "native"}, {"ipip", "generic"}} {
+		t.Run(strings.Join(way[:], " "), func(t *testing.T) {
 			noRaces(t)
 			t.Parallel()
-			h := newBothHost(t, forward)
+			h := newBothHost(t, way[0], way[1])
 			h.lb.start()
 			h.lb.await("what is missing", func(s api.LBStatus) bool {
 				return !s.Ready && strings.Contains(fmt.Sprint(s.Problems), "it is this host, and no agent runs here")
@@ -128,7 +129,7 @@ func TestALoadBalancerAndAnAgentShareADevice(t *testing.T) {
 			if h.program() == 0 {
 				t.Error("no program is on the device when the load balancer has left")
 			}
-			h.await("the agent to be ready alone", func(s api.AgentStatus) bool { return s.Ready && s.Interfaces["eth0"] == "native" })
+			h.await("the agent to be ready alone", func(s api.AgentStatus) bool { return s.Ready && s.Interfaces["eth0"] == h.mode })
 			h.lb.start() // the agent has the hook
 			h.awaitBoth("with the load balancer in front again")
 			h.expectTaken("with the load balancer in front again")
@@ -161,7 +162,7 @@ func TestALoadBalancerAndAnAgentShareADevice(t *testing.T) {
 func TestWhatCannotBeGivenToAServerOnThisHostIsSaid(t *testing.T) {
 	noRaces(t)
 	t.Parallel()
-	h := newBothHost(t, "nat, return: through")
+	h := newBothHost(t, "nat, return: through", "native")
 	h.start()
 	h.lb.start()
 	h.lb.await("the reason", func(s api.LBStatus) bool {

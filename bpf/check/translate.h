@@ -4,6 +4,7 @@
 #pragma once
 
 #include "wire/kernel.h"
+#include "wire/link_header.h"
 #include "check/inner.h"
 #include "check/path.h"
 
@@ -25,14 +26,14 @@ struct {
 	__type(value, __be32[4]);
 } answers SEC(".maps");
 
-/* Puts an address in the place of another one. incoming: of an answer. 0, or an error. */
-inline_always long replace_address(struct __sk_buff *skb, const struct inner *inner, __be32 *old, __be32 *new,
+/* Puts an address in the place of another one, in the header at l3. incoming: of an answer. 0, or an error. */
+inline_always long replace_address(struct __sk_buff *skb, const struct inner *inner, __u32 l3, __be32 *old, __be32 *new,
 				   _Bool incoming)
 {
 	__u32 check = inner->l4 + (inner->transport == IPPROTO_TCP ? offsetof(struct tcphdr, check)
 								   : offsetof(struct udphdr, check));
 	__u64 flags = inner->transport == IPPROTO_TCP ? 0 : BPF_F_MARK_MANGLED_0;
-	__u32 size = inner->protocol == IPPROTO_IPV6 ? 16 : 4, at = ETH_HLEN;
+	__u32 size = inner->protocol == IPPROTO_IPV6 ? 16 : 4, at = l3;
 	__s64 sum;
 
 	if (size == 16) {
@@ -45,7 +46,7 @@ inline_always long replace_address(struct __sk_buff *skb, const struct inner *in
 		at += incoming ? offsetof(struct iphdr, saddr) : offsetof(struct iphdr, daddr);
 		flags |= BPF_F_PSEUDO_HDR;
 		sum = bpf_csum_diff(old, 4, new, 4, 0);
-		if (bpf_l3_csum_replace(skb, ETH_HLEN + offsetof(struct iphdr, check), *old, *new, 4))
+		if (bpf_l3_csum_replace(skb, l3 + offsetof(struct iphdr, check), *old, *new, 4))
 			return -1;
 	}
 	if (bpf_l4_csum_replace(skb, check, 0, sum, flags))
@@ -75,7 +76,7 @@ inline_always long translate(struct __sk_buff *skb, struct check_path *path, con
 	key.vip_port = ports[1];
 	if (bpf_map_update_elem(&answers, &key, to, BPF_ANY))
 		return -1;
-	return replace_address(skb, inner, to, vip, 0);
+	return replace_address(skb, inner, ETH_HLEN, to, vip, 0);
 }
 
 /* To the socket, if it is an answer. Others stay as they are. */
@@ -86,27 +87,28 @@ inline_always void translate_back(struct __sk_buff *skb)
 	__be32 server[4];
 	__be16 ports[2];
 	const __be32 *known;
+	__u32 l3 = link_header(skb, skb->protocol == bpf_htons(ETH_P_IP) ? 4 : 6);
 
 	if (skb->protocol == bpf_htons(ETH_P_IP)) {
 		struct iphdr ip;
 
-		if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)) || ip.frag_off & bpf_htons(0x1fff))
+		if (bpf_skb_load_bytes(skb, l3, &ip, sizeof(ip)) || ip.frag_off & bpf_htons(0x1fff))
 			return;
 		key.vip[0] = ip.saddr;
 		key.client[0] = ip.daddr;
 		inner.transport = ip.protocol;
 		inner.protocol = IPPROTO_IPIP;
-		inner.l4 = ETH_HLEN + ip.ihl * 4;
+		inner.l4 = l3 + ip.ihl * 4;
 	} else if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
 		struct ipv6hdr ip;
 
-		if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)))
+		if (bpf_skb_load_bytes(skb, l3, &ip, sizeof(ip)))
 			return;
 		__builtin_memcpy(key.vip, &ip.saddr, 16);
 		__builtin_memcpy(key.client, &ip.daddr, 16);
 		inner.transport = ip.nexthdr;
 		inner.protocol = IPPROTO_IPV6;
-		inner.l4 = ETH_HLEN + sizeof(ip);
+		inner.l4 = l3 + sizeof(ip);
 	}
 	if ((inner.transport != IPPROTO_TCP && inner.transport != IPPROTO_UDP) ||
 	    bpf_skb_load_bytes(skb, inner.l4, ports, sizeof(ports)))
@@ -118,5 +120,5 @@ inline_always void translate_back(struct __sk_buff *skb)
 	if (!known)
 		return;
 	__builtin_memcpy(server, known, sizeof(server));
-	replace_address(skb, &inner, key.vip, server, 1);
+	replace_address(skb, &inner, l3, key.vip, server, 1);
 }

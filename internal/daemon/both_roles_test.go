@@ -155,6 +155,18 @@ func TestALoadBalancerAndAnAgentShareADevice(t *testing.T) {
 			h.start()
 			h.awaitBoth("with the agent back")
 			h.expectTaken("with the agent back")
+			bpf := filepath.Join(h.runDir(), "bpf")
+			require(t, unix.Unmount(bpf, unix.MNT_DETACH))
+			h.eventually("the pins that both share", func() bool {
+				claims, _ := filepath.Glob(filepath.Join(bpf, "host~*", "behind-*-"+besideAgent))
+				return len(claims) == 1
+			})
+			h.awaitBoth("with pins made again")
+			h.expectTaken("with pins made again")
+			h.kill()
+			h.start()
+			h.awaitBoth("with pins made again, and the agent")
+			h.expectTaken("with pins made again, and the agent")
 		})
 	}
 }

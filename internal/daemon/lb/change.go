@@ -115,11 +115,25 @@ func (cs *changes) saveState() {
 	})
 }
 
+// followPaths makes the tables, and what depends on them, follow the ways to servers.
+func (cs *changes) followPaths() {
+	if err := cs.tables.Refresh(); err != nil {
+		cs.log.Error("next hops not updated", "error", err)
+	}
+	cs.programs.follow(cs.tables.Now().Paths, time.Now())
+	cs.checks.Follow(cs.tables)
+	cs.bgp.Wake()
+	cs.liveness.Wake()
+}
+
 // attach puts the program on devices.
 func (cs *changes) attach(interfaces []*net.Interface, patience time.Duration) error {
 	path, before := cs.tables.Path(), pin.Devices(cs.pins())
 	if err := cs.programs.attach(interfaces, cs.tables.Now().Paths, patience, path.Attached); err != nil {
 		return err
+	}
+	if cs.tables.HereHasChanged() { // an agent was there, and runs behind the program now
+		cs.followPaths()
 	}
 	for _, name := range before {
 		if !slices.Contains(pin.Devices(cs.pins()), name) && !slices.ContainsFunc(interfaces, func(device *net.Interface) bool { return device.Name == name }) {

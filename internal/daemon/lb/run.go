@@ -326,13 +326,7 @@ func (lb *lifecycle) takeTurns() {
 // networkChanged follows devices, routes and neighbours.
 func (lb *lifecycle) networkChanged() {
 	lb.programs.look(time.Now())
-	if err := lb.tables.Refresh(); err != nil {
-		lb.log.Error("next hops not updated", "error", err)
-	}
-	lb.programs.follow(lb.tables.Now().Paths, time.Now())
-	lb.checks.Follow(lb.tables)
-	lb.bgp.Wake()
-	lb.liveness.Wake()
+	lb.followPaths()
 }
 
 // pathNarrowed follows what routers say about the way to a server.
@@ -357,6 +351,9 @@ func (lb *lifecycle) age(ctx context.Context, running *sync.WaitGroup) {
 			lb.log.Warn("next hops of servers that do not answer are not confirmed", "error", err)
 		}
 		lb.programs.look(now)
+		if lb.tables.HereHasChanged() {
+			lb.followPaths()
+		}
 		lb.programs.follow(lb.tables.Now().Paths, now)
 		lb.change(func(c changing) error {
 			c.age(now)

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -81,7 +80,37 @@ func namespaceCookie() (uint64, error) {
 func (h *Host) pin() string { return filepath.Join(h.dir, agentProgram) }
 
 // Close lets go of the array. It stays where it is pinned.
-func (h *Host) Close() error { return h.Agent.Close() }
+func (h *Host) Close() error {
+	if h == nil {
+		return nil
+	}
+	return h.Agent.Close()
+}
+
+// Repin pins the array again if it is not where it was pinned. Claims follow: see RunsBehind.
+func (h *Host) Repin() error {
+	if h.dir == "" {
+		return nil
+	}
+	if _, err := os.Lstat(h.pin()); !errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err := pin.EnsureBPFFS(filepath.Dir(h.dir)); err != nil {
+		return err
+	}
+	if err := os.Mkdir(h.dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("make the directory that load balancers and agents share again: %w", err)
+	}
+	second, err := h.Agent.Clone() // the first believes that it still is pinned
+	if err != nil {
+		return fmt.Errorf("pin %s again: %w", h.pin(), err)
+	}
+	defer second.Close()
+	if err := second.Pin(h.pin()); err != nil && !errors.Is(err, os.ErrExist) { // the other role was faster
+		return fmt.Errorf("pin %s again: %w", h.pin(), err)
+	}
+	return nil
+}
 
 // lock keeps other processes from the devices until unlock is called.
 func (h *Host) lock() (unlock func(), err error) {
@@ -111,7 +140,7 @@ func (h *Host) InFront(p *pin.Instance, program *ebpf.Program, device *net.Inter
 	if !busy {
 		return got, err
 	}
-	path, agents := agentsLink(p.Dir, device.Index, id)
+	path, agents := h.agentsLink(p.Dir, device.Index, id)
 	if agents == nil {
 		return "", err
 	}
@@ -122,17 +151,20 @@ func (h *Host) InFront(p *pin.Instance, program *ebpf.Program, device *net.Inter
 // takeOver puts a load balancer's program into the link of an agent, which runs behind it from now on.
 func (h *Host) takeOver(p *pin.Instance, program *ebpf.Program, ifindex int, path string, agents link.Link) error {
 	_, id := pin.LinkIsOn(agents)
-	behind, err := ebpf.NewProgramFromID(id)
-	if err != nil {
-		return fmt.Errorf("find the agent's program: %w", err)
-	}
-	defer behind.Close()
 	instance := filepath.Base(filepath.Dir(path))
-	if err := errors.Join(h.Agent.Put(uint32(0), behind), h.claim(behind, ifindex, instance)); err != nil {
-		return fmt.Errorf("run the program of agent %s behind the load balancer's: %w", instance, err)
+	if !h.isCalledBy(uint32(id)) { // else an earlier process was killed here
+		behind, err := ebpf.NewProgramFromID(id)
+		if err != nil {
+			return fmt.Errorf("find the agent's program: %w", err)
+		}
+		defer behind.Close()
+		if err := h.enter(behind, ifindex, instance); err != nil {
+			return err
+		}
 	}
 	if err := agents.Update(program); err != nil {
-		return fmt.Errorf("put the load balancer's program before that of agent %s: %w", instance, err)
+		err = fmt.Errorf("put the load balancer's program before that of agent %s: %w", instance, err)
+		return errors.Join(err, leave(filepath.Dir(path), func(at int) bool { return at != ifindex }))
 	}
 	if err := os.Rename(path, pin.LinkPath(p.Dir, HookXDP, ifindex)); err != nil {
 		return fmt.Errorf("take over the link of agent %s: %w", instance, err)
@@ -164,10 +196,28 @@ func (h *Host) Behind(p *pin.Instance, program *ebpf.Program, device *net.Interf
 	if !busy || !h.isCalledBy(id) {
 		return got, err
 	}
-	if err := errors.Join(h.Agent.Put(uint32(0), program), h.claim(program, device.Index, filepath.Base(p.Dir))); err != nil {
-		return "", fmt.Errorf("run behind the load balancer's program: %w", err)
+	return runs, h.enter(program, device.Index, filepath.Base(p.Dir))
+}
+
+// enter makes an agent's program run behind the load balancer's, on a device. There is room for one agent.
+func (h *Host) enter(program *ebpf.Program, ifindex int, instance string) error {
+	if other := h.other(instance); other != "" {
+		return fmt.Errorf("run behind the load balancer's program: agent %s does: `ballast agent --detach --instance %[1]s` takes it out once its daemon has ended", other)
 	}
-	return runs, nil
+	if err := errors.Join(h.Agent.Put(uint32(0), program), h.claim(program, ifindex, instance)); err != nil {
+		return fmt.Errorf("run the program of agent %s behind the load balancer's: %w", instance, err)
+	}
+	return nil
+}
+
+// other names an agent with claims that is not instance, empty: there is none.
+func (h *Host) other(instance string) string {
+	for _, claim := range pin.ClaimsIn(h.dir) {
+		if claim.Instance != instance {
+			return claim.Instance
+		}
+	}
+	return ""
 }
 
 // inTheWay finds the program that kept another from being attached, and its mode. busy: there is one, of a mode that would do.
@@ -180,11 +230,12 @@ func inTheWay(attached error, device *net.Interface, mode XDPMode) (id uint32, r
 }
 
 // agentsLink finds the pinned link of an agent's program that runs on a device; nil: it is no agent's.
-func agentsLink(dir string, ifindex int, id uint32) (path string, found link.Link) {
+func (h *Host) agentsLink(dir string, ifindex int, id uint32) (path string, found link.Link) {
 	pins, _ := filepath.Glob(filepath.Join(filepath.Dir(dir), "*", filepath.Base(pin.LinkPath("", HookXDP, ifindex))))
 	for _, path := range pins {
 		other := filepath.Dir(path)
-		if name, _ := ProgramName(id); other == dir || pin.Role(other) != "agent" || name != "server_xdp" {
+		name, _ := ProgramName(id)
+		if other == dir || pin.Role(other) != "agent" || name != "server_xdp" && !h.isCalledBy(id) {
 			continue
 		}
 		l, err := link.LoadPinnedLink(path, nil)
@@ -235,8 +286,8 @@ func (h *Host) claim(program *ebpf.Program, ifindex int, instance string) error 
 	return second.Pin(at)
 }
 
-// RunsBehind is nil if a program runs on a device behind the load balancer's; else it says why not.
-func (h *Host) RunsBehind(ifindex int, program *ebpf.Program) error {
+// RunsBehind is nil if an instance's program runs on a device behind the load balancer's, and claims that; else it says why not.
+func (h *Host) RunsBehind(p *pin.Instance, ifindex int, program *ebpf.Program) error {
 	var have uint32
 	id, _, there := XDPOn(ifindex)
 	if !there || !h.isCalledBy(id) {
@@ -244,6 +295,9 @@ func (h *Host) RunsBehind(ifindex int, program *ebpf.Program) error {
 	}
 	if err := h.Agent.Lookup(uint32(0), &have); err != nil {
 		return fmt.Errorf("%s of %s: no agent's program runs behind the load balancer's", HookXDP, pin.DeviceName(ifindex))
+	}
+	if _, err := os.Lstat(pin.Claim(h.dir, ifindex, filepath.Base(p.Dir))); err != nil {
+		return fmt.Errorf("%s of %s: the claim of this agent is gone: %w", HookXDP, pin.DeviceName(ifindex), err)
 	}
 	return pin.SameProgram(HookXDP, ifindex, ebpf.ProgramID(have), program)
 }
@@ -256,7 +310,7 @@ func (h *Host) Lacks(devices []int) string {
 		return "it is this host, and no agent runs here: " + remedy
 	}
 	for _, ifindex := range devices {
-		if claims, _ := filepath.Glob(pin.Claim(h.dir, ifindex, "*")); len(claims) == 0 {
+		if !slices.ContainsFunc(pin.ClaimsIn(h.dir), func(c pin.Claimed) bool { return c.Ifindex == ifindex }) {
 			return fmt.Sprintf("it is this host, and no agent runs on %s: name that with its --interface", pin.DeviceName(ifindex))
 		}
 	}
@@ -309,7 +363,7 @@ func giveBackPin(path string) error {
 	}
 	hosts, _ := filepath.Glob(filepath.Join(filepath.Dir(filepath.Dir(path)), pin.HostPrefix+"*"))
 	for _, host := range hosts {
-		claims, _ := filepath.Glob(pin.Claim(host, ifindex, "*"))
+		claims := slices.DeleteFunc(pin.ClaimsIn(host), func(c pin.Claimed) bool { return c.Ifindex != ifindex })
 		if len(claims) == 0 {
 			continue
 		}
@@ -327,25 +381,23 @@ func giveBackPin(path string) error {
 	return nil
 }
 
-func giveTo(h *Host, l link.Link, path, claim string) error {
+func giveTo(h *Host, l link.Link, path string, claim pin.Claimed) error {
 	unlock, err := h.lock()
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	program, err := ebpf.LoadPinnedProgram(claim, nil)
+	program, err := ebpf.LoadPinnedProgram(claim.Path, nil)
 	if err != nil {
 		return fmt.Errorf("give the device back to its agent: %w", err)
 	}
 	defer program.Close()
-	_, instance, _ := strings.Cut(strings.TrimPrefix(filepath.Base(claim), "behind-"), "-")
-	ifindex, _ := pin.LinkIsOn(l)
-	to := pin.LinkPath(filepath.Join(filepath.Dir(h.dir), instance), HookXDP, ifindex)
+	to := pin.LinkPath(filepath.Join(filepath.Dir(h.dir), claim.Instance), HookXDP, claim.Ifindex)
 	if err := l.Update(program); err != nil {
-		return fmt.Errorf("give the device back to agent %s: %w", instance, err)
+		return fmt.Errorf("give the device back to agent %s: %w", claim.Instance, err)
 	}
 	if err := os.Rename(path, to); err != nil && !errors.Is(err, os.ErrNotExist) { // the agent has gone without a word
-		return fmt.Errorf("give the link back to agent %s: %w", instance, err)
+		return fmt.Errorf("give the link back to agent %s: %w", claim.Instance, err)
 	}
-	return os.Remove(claim)
+	return os.Remove(claim.Path)
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/cilium/ebpf/link"
@@ -61,8 +62,9 @@ func BeforeStart(dir string) (undo func() error, err error) {
 		if err := sweepFilters(dir, func(at place) bool { return filters[at] }); err != nil {
 			return fmt.Errorf("undo the start: %w", err)
 		}
-		had := func(ifindex int) bool {
-			return slices.ContainsFunc(claims, func(c pin.Claimed) bool { return c.Ifindex == ifindex })
+		had := func(ifindex int) bool { // a load balancer may have taken it over or given it back meanwhile
+			claimed := func(c pin.Claimed) bool { return c.Ifindex == ifindex }
+			return slices.Contains(before, pin.LinkPath(dir, HookXDP, ifindex)) || slices.ContainsFunc(claims, claimed)
 		}
 		if err := leave(dir, had); err != nil {
 			return fmt.Errorf("undo the start: %w", err)
@@ -74,7 +76,7 @@ func BeforeStart(dir string) (undo func() error, err error) {
 		isLink := func(pin string) bool { return strings.HasPrefix(filepath.Base(pin), "link-") }
 		tookOver := slices.ContainsFunc(before, isLink) || len(claims) > 0
 		for _, pin := range after {
-			if slices.Contains(before, pin) || (tookOver && !isLink(pin)) {
+			if slices.Contains(before, pin) || (tookOver && !isLink(pin)) || givenBack(pin, claims) {
 				continue
 			}
 			if err := errors.Join(giveBackPin(pin), os.RemoveAll(pin)); err != nil {
@@ -83,6 +85,13 @@ func BeforeStart(dir string) (undo func() error, err error) {
 		}
 		return pin.DropUnused(dir)
 	}, nil
+}
+
+// givenBack reports whether a pin is of a device that was claimed before.
+func givenBack(path string, claims []pin.Claimed) bool {
+	return slices.ContainsFunc(claims, func(c pin.Claimed) bool {
+		return path == pin.LinkPath(filepath.Dir(path), HookXDP, c.Ifindex)
+	})
 }
 
 // Detach removes links, filters and maps of any role and layout that an instance has left under dir; filters in the calling thread's
@@ -109,6 +118,17 @@ func FiltersElsewhere(dir string) error {
 	if tcx.Have() == nil {
 		return nil // pins are all there is
 	}
+	elsewhere := fmt.Errorf("a program pinned in %s runs on a device of another network namespace, and filters of clsact beside it are found there alone: "+
+		"run this in the namespace that the daemon ran in (nsenter --net=/run/netns/NAME)", dir)
+	cookie, err := namespaceCookie()
+	if err != nil {
+		return err
+	}
+	for _, claim := range pin.Claims(dir) {
+		if filepath.Base(claim.Host) != pin.HostPrefix+strconv.FormatUint(cookie, 10) {
+			return elsewhere
+		}
+	}
 	for _, path := range pin.Links(dir, 0) {
 		l, err := link.LoadPinnedLink(path, nil)
 		if err != nil {
@@ -121,8 +141,7 @@ func FiltersElsewhere(dir string) error {
 		}
 		device, err := netlink.LinkByIndex(ifindex)
 		if err != nil || device.Attrs().Xdp == nil || device.Attrs().Xdp.ProgId != uint32(program) {
-			return fmt.Errorf("a program pinned in %s runs on a device of another network namespace, and filters of clsact beside it are found there alone: "+
-				"run this in the namespace that the daemon ran in (nsenter --net=/run/netns/NAME)", dir)
+			return elsewhere
 		}
 	}
 	return nil

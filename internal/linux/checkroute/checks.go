@@ -302,6 +302,9 @@ func (c *Checks) prepareSocket(fd int, target *checkTarget, tcp bool) (witness i
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_MAXSEG, target.mss); err != nil {
 		return -1, fmt.Errorf("set the segment size to %d: %w", target.mss, err)
 	}
+	if len(target.back) > 0 { // answers of all servers look alike: no two checks may have the same port
+		return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	}
 	// All checks of a service share one destination: ports are taken when that is known.
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1); err != nil {
 		return -1, fmt.Errorf("put off the choice of a port: %w", err)

@@ -221,7 +221,7 @@ func TestChecksReachTheirServerByTheWayOfTraffic(t *testing.T) {
 
 func checksReachTheirServer(t *testing.T) {
 	n := newCheckNet(t)
-	n.balance()
+	n.balance(attach.XDPAuto)
 	for _, forward := range []model.Forward{model.ForwardL2, model.ForwardIPIP, model.ForwardGUE} {
 		for _, vip := range n.servers[0].vips {
 			for _, ipv6 := range []bool{false, true} {
@@ -360,7 +360,7 @@ func TestTheCookieOfAPortThatIsNotTheServicesIsNotLookedAt(t *testing.T) {
 }
 
 // balance runs the load balancer on all devices, with the servers and VIPs as its own.
-func (n *checkNet) balance() {
+func (n *checkNet) balance(mode attach.XDPMode) {
 	n.Helper()
 	dir := progtest.Pins(n.T)
 	limits := plan.Limits{Services: 4, Servers: 16, ServerIDs: 1 << 16, Slots: 1 << 16, Rounds: 1 << 10}
@@ -387,7 +387,7 @@ func (n *checkNet) balance() {
 			if err != nil {
 				return err
 			}
-			_, err = lb.Attach(device, attach.XDPAuto)
+			_, err = lb.Attach(device, mode)
 			return err
 		}))
 	}

@@ -69,9 +69,7 @@ func (r *checkRoutes) prepare(t *Target) checkTarget {
 	if made.whyNot != "" {
 		return made
 	}
-	if made.to == t.VIP {
-		made.source = sourceFor(t.VIP, t.Path, back)
-	}
+	made.source = sourceFor(t.VIP, t.Path, back)
 	made.path = checkCheckPath{
 		To: wire.Words(made.to), Vip: wire.Words(t.VIP), Address: wire.Words(t.Server), Source: wire.Words(t.Path.Source), DestinationMac: t.Path.DestinationMAC,
 		SourceMac: t.Path.SourceMAC, Ifindex: t.Path.Ifindex, Vlan: t.Path.VLAN, Forward: uint8(t.Forward),
@@ -101,7 +99,8 @@ func (r *checkRoutes) choose(t *Target, made *checkTarget, back netlink.Link) {
 		made.whyNot = why
 		return
 	}
-	made.to, made.devices, made.back = t.Server, toServer.devices, []int{back.Attrs().Index}
+	made.to, made.devices = t.Server, toServer.devices
+	made.back = append(slices.Clone(toServer.devices), back.Attrs().Index) // answers may come by any
 }
 
 // prepareHere is for a server on this host. Its packets go by loopback, where no agent marks them.

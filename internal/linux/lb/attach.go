@@ -102,7 +102,8 @@ func (lb *LB) LacksAgent() string {
 func (lb *LB) Repin() (missed bool, err error) {
 	lb.attached.Lock()
 	defer lb.attached.Unlock()
-	return lb.attached.pins.Repin(&lb.objects.lbMaps)
+	missed, err = lb.attached.pins.Repin(&lb.objects.lbMaps)
+	return missed, errors.Join(err, lb.attached.host.Repin())
 }
 
 // Attached says that every device has the program: what only an earlier one needed goes.

@@ -29,18 +29,27 @@ func Claim(host string, ifindex int, instance string) string {
 
 // A Claimed device is one that an instance's program runs on behind another's.
 type Claimed struct {
-	Host, Path string
-	Ifindex    int
+	Host, Path, Instance string
+	Ifindex              int
 }
 
 // Claims are those of an instance.
 func Claims(dir string) (found []Claimed) {
 	root, instance := filepath.Split(filepath.Clean(dir))
-	pins, _ := filepath.Glob(filepath.Join(root, HostPrefix+"*", "behind-*-"+instance))
+	hosts, _ := filepath.Glob(filepath.Join(root, HostPrefix+"*"))
+	for _, host := range hosts {
+		found = append(found, slices.DeleteFunc(ClaimsIn(host), func(c Claimed) bool { return c.Instance != instance })...)
+	}
+	return found
+}
+
+// ClaimsIn are those of all instances of a network namespace.
+func ClaimsIn(host string) (found []Claimed) {
+	pins, _ := filepath.Glob(filepath.Join(host, "behind-*"))
 	for _, path := range pins {
-		device, of, _ := strings.Cut(strings.TrimPrefix(filepath.Base(path), "behind-"), "-")
-		if ifindex, err := strconv.Atoi(device); err == nil && of == instance {
-			found = append(found, Claimed{Host: filepath.Dir(path), Path: path, Ifindex: ifindex})
+		device, instance, _ := strings.Cut(strings.TrimPrefix(filepath.Base(path), "behind-"), "-")
+		if ifindex, err := strconv.Atoi(device); err == nil {
+			found = append(found, Claimed{Host: host, Path: path, Instance: instance, Ifindex: ifindex})
 		}
 	}
 	return found

@@ -366,14 +366,17 @@ func (s *Server) Runs(ifindex int) error {
 		return err
 	}
 	err := s.pins.Runs(attach.HookXDP, ifindex, s.objects.ServerXdp)
-	if err != nil && s.host.RunsBehind(ifindex, s.objects.ServerXdp) == nil {
+	if err != nil && s.host.RunsBehind(&s.pins, ifindex, s.objects.ServerXdp) == nil {
 		return nil
 	}
 	return err
 }
 
 // Repin pins again what somebody has removed the pins of, and reports whether there was any: without, all of it ends with the process.
-func (s *Server) Repin() (missed bool, err error) { return s.pins.Repin(&s.objects.serverMaps) }
+func (s *Server) Repin() (missed bool, err error) {
+	missed, err = s.pins.Repin(&s.objects.serverMaps)
+	return missed, errors.Join(err, s.host.Repin())
+}
 
 // Counters returns packets and bytes by verdict name.
 func (s *Server) Counters() (map[string]verdict.Traffic, error) {

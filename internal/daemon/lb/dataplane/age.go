@@ -9,7 +9,7 @@ import (
 // Age is to be called once in each period: it carries out what was not before, and lets load estimates decay.
 func (t *Tables) Age(at time.Time, period time.Duration) error {
 	t.mutex.Lock()
-	behind := t.Now().Incomplete || t.paths.Expired(at) || t.paths.HereHasChanged()
+	behind := t.Now().Incomplete || t.paths.Expired(at)
 	t.mutex.Unlock()
 	if behind {
 		if err := t.Refresh(); err != nil {
@@ -19,6 +19,13 @@ func (t *Tables) Age(at time.Time, period time.Duration) error {
 	t.Hold(func(now *Snapshot) { t.missed.listen(now, at, now.Packets) })
 	t.ageEstimates(at, period)
 	return nil
+}
+
+// HereHasChanged reports whether packets can be given to servers on this host now and could not at the last Refresh, or the other way round.
+func (t *Tables) HereHasChanged() bool {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	return t.paths.HereHasChanged()
 }
 
 // Unreachable are the addresses without a known path that are missed.

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -47,10 +48,26 @@ func RemoveBPFFS(dir string) error {
 	if slices.ContainsFunc(entries, isInstance) {
 		return nil
 	}
-	if err := unix.Unmount(dir, 0); err != nil {
+	if err := unmount(dir); err != nil {
 		return fmt.Errorf("unmount the BPF file system on %s: %w", dir, err)
 	}
 	return nil
+}
+
+// Who forks has copies of open directories until the child runs its own program.
+const (
+	busyPatience = time.Second
+	busyInterval = 10 * time.Millisecond
+)
+
+// unmount waits for those who have a file there open for a moment.
+func unmount(dir string) error {
+	for end := time.Now().Add(busyPatience); ; time.Sleep(busyInterval) {
+		err := unix.Unmount(dir, 0)
+		if !errors.Is(err, unix.EBUSY) || !time.Now().Before(end) {
+			return err
+		}
+	}
 }
 
 // Private says why what is pinned under dir ends with this process, empty: it does not, or that cannot be known. A mount namespace of

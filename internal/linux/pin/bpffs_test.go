@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -33,6 +34,14 @@ func TestBPFFSIsMountedOnceAndRemovedOnlyWhenEmpty(t *testing.T) {
 		t.Fatalf("unmounted under an instance: %v", err)
 	}
 	os.Remove(instance)
+	if err := os.Mkdir(filepath.Join(dir, HostPrefix+"1"), 0o700); err != nil { // what instances share is nobody's
+		t.Fatal(err)
+	}
+	open, err := os.Open(dir) // as a child has it for a moment
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(5*busyInterval, func() { open.Close() })
 	for range 2 {
 		if err := RemoveBPFFS(dir); err != nil {
 			t.Fatal(err)

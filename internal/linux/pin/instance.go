@@ -226,6 +226,15 @@ func (p *Instance) There(hook string, ifindex int) (bool, error) {
 	return true, p.Hold(hook, ifindex, l)
 }
 
+// Adopt holds a link that was pinned by somebody else, unless one is held.
+func (p *Instance) Adopt(hook string, ifindex int) error {
+	if p.held[p.link(hook, ifindex)] != nil {
+		return nil
+	}
+	_, err := p.There(hook, ifindex)
+	return err
+}
+
 // Undo detaches what a hook of a device has, if anything.
 func (p *Instance) Undo(hook string, ifindex int) (err error) {
 	pin := p.link(hook, ifindex)

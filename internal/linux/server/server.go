@@ -362,7 +362,7 @@ func (s *Server) Runs(ifindex int) error {
 	if s.withoutXDP[ifindex] {
 		return nil
 	}
-	if _, err := s.pins.There(attach.HookXDP, ifindex); err != nil { // a load balancer may have given it back
+	if err := s.pins.Adopt(attach.HookXDP, ifindex); err != nil { // a load balancer may have given it back
 		return err
 	}
 	err := s.pins.Runs(attach.HookXDP, ifindex, s.objects.ServerXdp)

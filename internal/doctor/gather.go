@@ -335,11 +335,11 @@ func (f *facts) gatherPaths(ctx context.Context) {
 	for {
 		resolver := netdev.NewResolver()
 		waiting = slices.DeleteFunc(waiting, func(address netip.Addr) bool {
-			if netdev.Local(address) {
+			hop, err := resolver.Lookup(address)
+			if errors.Is(err, netdev.ErrOwn) {
 				f.Paths[address] = pathFacts{MTU: math.MaxUint16, Here: true}
 				return true
 			}
-			hop, err := resolver.Lookup(address)
 			f.Paths[address] = pathFacts{MTU: int(hop.MTU), Ifindex: hop.Ifindex, Err: err}
 			return !errors.Is(err, netdev.ErrUnresolved)
 		})

@@ -31,8 +31,7 @@ func ReadTurn(word uint64) (t choice.Turn, counter uint32) {
 func takers(want *Want, s *Service) []model.Share {
 	reachable := map[uint16]bool{}
 	for _, server := range s.Servers {
-		path := want.Paths[server.Address]
-		reachable[server.ID] = path.Known() && (!path.Here || ServesHere(&s.Service))
+		reachable[server.ID] = want.Paths[server.Address].Known()
 	}
 	shares := slices.DeleteFunc(s.takingNew(), func(share model.Share) bool { return s.NoCookie[share.ID] || !reachable[share.ID] })
 	slices.SortFunc(shares, func(a, b model.Share) int { return cmp.Compare(a.ID, b.ID) })

@@ -353,8 +353,9 @@ func (lb *lifecycle) age(ctx context.Context, running *sync.WaitGroup) {
 		lb.programs.look(now)
 		if lb.tables.HereHasChanged() {
 			lb.followPaths()
+		} else {
+			lb.programs.follow(lb.tables.Now().Paths, now)
 		}
-		lb.programs.follow(lb.tables.Now().Paths, now)
 		lb.change(func(c changing) error {
 			c.age(now)
 			c.lookAlone(ctx, running, now)

@@ -191,14 +191,14 @@ func (t *Table) HereHasChanged() bool {
 
 // lookUp asks the kernel for the way to an address.
 func (t *Table) lookUp(resolver *netdev.Resolver, address netip.Addr) (plan.Path, error) {
-	if t.Here != nil && netdev.Local(address) {
+	hop, err := resolver.Lookup(address)
+	if errors.Is(err, netdev.ErrOwn) && t.Here != nil {
 		t.Own[address] = true
 		if why := t.Here(); why != "" {
 			return plan.Path{}, errors.New(why)
 		}
 		return plan.Path{Here: true, Source: address, MTU: math.MaxUint16}, nil
 	}
-	hop, err := resolver.Lookup(address)
 	if err != nil {
 		return plan.Path{}, err
 	}

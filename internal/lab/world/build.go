@@ -259,6 +259,11 @@ func (b builder) server(i int) {
 	if b.Functions > 0 && i > b.Functions { // out there nobody has our addresses
 		return
 	}
+	b.addVIPs(server)
+}
+
+// addVIPs gives a server the VIPs.
+func (b builder) addVIPs(server *netspace.Space) {
 	for _, vip := range b.VIPs {
 		script.Check(server.AddAddress("lo", netip.PrefixFrom(vip, vip.BitLen())))
 	}
@@ -273,9 +278,7 @@ func (b builder) serverOn(home string, i int) {
 	script.Check(errors.Join(
 		server.AddAddress("eth1", netip.PrefixFrom(b.ServerAddress(i, false), 16)),
 		server.AddAddress("eth1", netip.PrefixFrom(b.ServerAddress(i, true), 64))))
-	for _, vip := range b.VIPs {
-		script.Check(server.AddAddress("lo", netip.PrefixFrom(vip, vip.BitLen())))
-	}
+	b.addVIPs(server)
 }
 
 // management joins the nodes to the management network, so that the network that carries control and the one that

@@ -20,10 +20,7 @@ func (f *Failures) CrashLB(i int) { f.Crash(f.rollout.LBs[LBName(i)], "eth0", "e
 
 // PowerOff ends host i, which is a load balancer and a server.
 func (f *Failures) PowerOff(i int) {
-	agent := f.rollout.Agents[ServerName(i)]
-	script.Check(errors.Join(f.network.lab.Space(agent.Node).SetLink("eth0", false), f.network.lab.Space(agent.Node).SetLink("eth1", false)))
-	agent.Kill()
-	agent.down = true
+	f.Crash(f.rollout.Agents[ServerName(i)], "eth0", "eth1") // links first: nobody is told
 	f.servers.Kill(i)
 	f.CrashLB(i)
 }

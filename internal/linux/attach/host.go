@@ -30,7 +30,8 @@ type Host struct {
 	dir   string
 }
 
-const agentProgram = "agent_program"
+// AgentProgram is what the array is called, in BPF, too.
+const AgentProgram = "agent_program"
 
 // OpenHost finds what the instances of the calling thread's network namespace share, or makes it. dir is an instance's directory in a BPF
 // file system; empty: nothing is shared.
@@ -38,11 +39,9 @@ func OpenHost(dir string) (*Host, error) {
 	h := &Host{}
 	var err error
 	if dir != "" {
-		cookie, err := namespaceCookie()
-		if err != nil {
+		if h.dir, err = hostDir(dir); err != nil {
 			return nil, err
 		}
-		h.dir = filepath.Join(filepath.Dir(dir), pin.HostPrefix+strconv.FormatUint(cookie, 10))
 		if err := os.Mkdir(h.dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 			return nil, fmt.Errorf("make the directory that load balancers and agents share: %w", err)
 		}
@@ -50,7 +49,7 @@ func OpenHost(dir string) (*Host, error) {
 			return h, nil
 		}
 	}
-	h.Agent, err = ebpf.NewMap(&ebpf.MapSpec{Name: agentProgram, Type: ebpf.ProgramArray, KeySize: 4, ValueSize: 4, MaxEntries: 1})
+	h.Agent, err = ebpf.NewMap(&ebpf.MapSpec{Name: AgentProgram, Type: ebpf.ProgramArray, KeySize: 4, ValueSize: 4, MaxEntries: 1})
 	if err == nil && dir != "" {
 		if err = h.Agent.Pin(h.pin()); errors.Is(err, os.ErrExist) { // the other role was faster
 			h.Agent.Close()
@@ -61,6 +60,12 @@ func OpenHost(dir string) (*Host, error) {
 		return nil, fmt.Errorf("share devices with the other role: %w", err)
 	}
 	return h, nil
+}
+
+// hostDir is the directory that an instance shares with those of the calling thread's network namespace.
+func hostDir(dir string) (string, error) {
+	cookie, err := namespaceCookie()
+	return filepath.Join(filepath.Dir(dir), pin.HostPrefix+strconv.FormatUint(cookie, 10)), err
 }
 
 // namespaceCookie is a number that no other network namespace of this machine has, or will have until it is started again.
@@ -77,7 +82,7 @@ func namespaceCookie() (uint64, error) {
 	return cookie, nil
 }
 
-func (h *Host) pin() string { return filepath.Join(h.dir, agentProgram) }
+func (h *Host) pin() string { return filepath.Join(h.dir, AgentProgram) }
 
 // Close lets go of the array. It stays where it is pinned.
 func (h *Host) Close() error {
@@ -166,14 +171,14 @@ func (h *Host) takeOver(p *pin.Instance, program *ebpf.Program, ifindex int, pat
 		err = fmt.Errorf("put the load balancer's program before that of agent %s: %w", instance, err)
 		return errors.Join(err, leave(filepath.Dir(path), func(at int) bool { return at != ifindex }))
 	}
-	if err := os.Rename(path, pin.LinkPath(p.Dir, HookXDP, ifindex)); err != nil {
+	if err := os.Rename(path, pin.LinkPath(p.Dir, pin.HookXDP, ifindex)); err != nil {
 		return fmt.Errorf("take over the link of agent %s: %w", instance, err)
 	}
-	ours, err := p.LinkOn(HookXDP, ifindex)
+	ours, err := p.LinkOn(pin.HookXDP, ifindex)
 	if err != nil {
 		return err
 	}
-	return p.Hold(HookXDP, ifindex, ours)
+	return p.Hold(pin.HookXDP, ifindex, ours)
 }
 
 // Behind attaches an agent's program, as XDP does, also to a device that a load balancer of this host has the hook of.
@@ -187,7 +192,7 @@ func (h *Host) Behind(p *pin.Instance, program *ebpf.Program, device *net.Interf
 	}
 	defer unlock()
 	if id, _, there := XDPOn(device.Index); !there || !h.isCalledBy(id) { // a load balancer that was there has gone without a word
-		if err := leave(p.Dir, func(ifindex int) bool { return ifindex != device.Index }); err != nil {
+		if err := Leave(p, device.Index); err != nil {
 			return "", err
 		}
 	}
@@ -231,7 +236,7 @@ func inTheWay(attached error, device *net.Interface, mode XDPMode) (id uint32, r
 
 // agentsLink finds the pinned link of an agent's program that runs on a device; nil: it is no agent's.
 func (h *Host) agentsLink(dir string, ifindex int, id uint32) (path string, found link.Link) {
-	pins, _ := filepath.Glob(filepath.Join(filepath.Dir(dir), "*", filepath.Base(pin.LinkPath("", HookXDP, ifindex))))
+	pins, _ := filepath.Glob(filepath.Join(filepath.Dir(dir), "*", filepath.Base(pin.LinkPath("", pin.HookXDP, ifindex))))
 	for _, path := range pins {
 		other := filepath.Dir(path)
 		name, _ := ProgramName(id)
@@ -291,15 +296,15 @@ func (h *Host) RunsBehind(p *pin.Instance, ifindex int, program *ebpf.Program) e
 	var have uint32
 	id, _, there := XDPOn(ifindex)
 	if !there || !h.isCalledBy(id) {
-		return fmt.Errorf("%s of %s: no program of a load balancer of this host is there", HookXDP, pin.DeviceName(ifindex))
+		return fmt.Errorf("%s of %s: no program of a load balancer of this host is there", pin.HookXDP, pin.DeviceName(ifindex))
 	}
 	if err := h.Agent.Lookup(uint32(0), &have); err != nil {
-		return fmt.Errorf("%s of %s: no agent's program runs behind the load balancer's", HookXDP, pin.DeviceName(ifindex))
+		return fmt.Errorf("%s of %s: no agent's program runs behind the load balancer's", pin.HookXDP, pin.DeviceName(ifindex))
 	}
 	if _, err := os.Lstat(pin.Claim(h.dir, ifindex, filepath.Base(p.Dir))); err != nil {
-		return fmt.Errorf("%s of %s: the claim of this agent is gone: %w", HookXDP, pin.DeviceName(ifindex), err)
+		return fmt.Errorf("%s of %s: the claim of this agent is gone: %w", pin.HookXDP, pin.DeviceName(ifindex), err)
 	}
-	return pin.SameProgram(HookXDP, ifindex, ebpf.ProgramID(have), program)
+	return pin.SameProgram(pin.HookXDP, ifindex, ebpf.ProgramID(have), program)
 }
 
 // Lacks is why a server on this host gets no packets that come in by one of the devices, empty: an agent's program runs there.
@@ -309,12 +314,18 @@ func (h *Host) Lacks(devices []int) string {
 	if err := h.Agent.Lookup(uint32(0), &id); err != nil {
 		return "it is this host, and no agent runs here: " + remedy
 	}
+	claims := pin.ClaimsIn(h.dir)
 	for _, ifindex := range devices {
-		if !slices.ContainsFunc(pin.ClaimsIn(h.dir), func(c pin.Claimed) bool { return c.Ifindex == ifindex }) {
+		if !slices.ContainsFunc(claims, func(c pin.Claimed) bool { return c.Ifindex == ifindex }) {
 			return fmt.Sprintf("it is this host, and no agent runs on %s: name that with its --interface", pin.DeviceName(ifindex))
 		}
 	}
 	return ""
+}
+
+// Leave ends what an agent's program does behind the load balancer's on a device.
+func Leave(p *pin.Instance, ifindex int) error {
+	return leave(p.Dir, func(at int) bool { return at != ifindex })
 }
 
 // leave removes the claims of an agent but for those to keep, and its program where none is left.
@@ -336,7 +347,7 @@ func leave(dir string, keep func(ifindex int) bool) error {
 		if kept {
 			continue
 		}
-		array, err := ebpf.LoadPinnedMap(filepath.Join(host, agentProgram), nil)
+		array, err := ebpf.LoadPinnedMap(filepath.Join(host, AgentProgram), nil)
 		if err != nil {
 			return fmt.Errorf("leave a load balancer's device: %w", err)
 		}
@@ -358,7 +369,7 @@ func giveBackPin(path string) error {
 	}
 	defer l.Close()
 	ifindex, id := pin.LinkIsOn(l)
-	if path != pin.LinkPath(filepath.Dir(path), HookXDP, ifindex) {
+	if path != pin.LinkPath(filepath.Dir(path), pin.HookXDP, ifindex) {
 		return nil
 	}
 	hosts, _ := filepath.Glob(filepath.Join(filepath.Dir(filepath.Dir(path)), pin.HostPrefix+"*"))
@@ -367,7 +378,7 @@ func giveBackPin(path string) error {
 		if len(claims) == 0 {
 			continue
 		}
-		array, err := ebpf.LoadPinnedMap(filepath.Join(host, agentProgram), nil)
+		array, err := ebpf.LoadPinnedMap(filepath.Join(host, AgentProgram), nil)
 		if err != nil {
 			continue
 		}
@@ -392,7 +403,7 @@ func giveTo(h *Host, l link.Link, path string, claim pin.Claimed) error {
 		return fmt.Errorf("give the device back to its agent: %w", err)
 	}
 	defer program.Close()
-	to := pin.LinkPath(filepath.Join(filepath.Dir(h.dir), claim.Instance), HookXDP, claim.Ifindex)
+	to := pin.LinkPath(filepath.Join(filepath.Dir(h.dir), claim.Instance), pin.HookXDP, claim.Ifindex)
 	if err := l.Update(program); err != nil {
 		return fmt.Errorf("give the device back to agent %s: %w", claim.Instance, err)
 	}

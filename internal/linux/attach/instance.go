@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/cilium/ebpf/link"
@@ -23,7 +22,7 @@ func DropOthers(p *pin.Instance) error {
 	if p.Dir == "" {
 		return nil
 	}
-	asked := func(ifindex int) bool { return p.Asked(HookXDP, ifindex) }
+	asked := func(ifindex int) bool { return p.Asked(pin.HookXDP, ifindex) }
 	if err := errors.Join(p.DropLinks(giveBackPin), leave(p.Dir, asked)); err != nil {
 		return fmt.Errorf("detach from a device that is not named any more: %w", err)
 	}
@@ -64,7 +63,7 @@ func BeforeStart(dir string) (undo func() error, err error) {
 		}
 		had := func(ifindex int) bool { // a load balancer may have taken it over or given it back meanwhile
 			claimed := func(c pin.Claimed) bool { return c.Ifindex == ifindex }
-			return slices.Contains(before, pin.LinkPath(dir, HookXDP, ifindex)) || slices.ContainsFunc(claims, claimed)
+			return slices.Contains(before, pin.LinkPath(dir, pin.HookXDP, ifindex)) || slices.ContainsFunc(claims, claimed)
 		}
 		if err := leave(dir, had); err != nil {
 			return fmt.Errorf("undo the start: %w", err)
@@ -90,7 +89,7 @@ func BeforeStart(dir string) (undo func() error, err error) {
 // givenBack reports whether a pin is of a device that was claimed before.
 func givenBack(path string, claims []pin.Claimed) bool {
 	return slices.ContainsFunc(claims, func(c pin.Claimed) bool {
-		return path == pin.LinkPath(filepath.Dir(path), HookXDP, c.Ifindex)
+		return path == pin.LinkPath(filepath.Dir(path), pin.HookXDP, c.Ifindex)
 	})
 }
 
@@ -120,12 +119,12 @@ func FiltersElsewhere(dir string) error {
 	}
 	elsewhere := fmt.Errorf("a program pinned in %s runs on a device of another network namespace, and filters of clsact beside it are found there alone: "+
 		"run this in the namespace that the daemon ran in (nsenter --net=/run/netns/NAME)", dir)
-	cookie, err := namespaceCookie()
+	here, err := hostDir(dir)
 	if err != nil {
 		return err
 	}
 	for _, claim := range pin.Claims(dir) {
-		if filepath.Base(claim.Host) != pin.HostPrefix+strconv.FormatUint(cookie, 10) {
+		if claim.Host != here {
 			return elsewhere
 		}
 	}

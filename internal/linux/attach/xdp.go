@@ -27,12 +27,9 @@ const (
 	XDPNone XDPMode = "tc only"
 )
 
-// HookXDP is what pins call it.
-const HookXDP = pin.HookXDP
-
 // XDP attaches program or, if a link of this instance still is on the device, replaces the program in it.
 func XDP(p *pin.Instance, program *ebpf.Program, device *net.Interface, mode XDPMode) (XDPMode, error) {
-	old, err := p.LinkOn(HookXDP, device.Index)
+	old, err := p.LinkOn(pin.HookXDP, device.Index)
 	if err != nil {
 		return "", err
 	}
@@ -48,7 +45,7 @@ func XDP(p *pin.Instance, program *ebpf.Program, device *net.Interface, mode XDP
 			err = fmt.Errorf("replace the program on %s: %w", device.Name, err)
 		}
 	}
-	return runs, errors.Join(err, p.Hold(HookXDP, device.Index, old))
+	return runs, errors.Join(err, p.Hold(pin.HookXDP, device.Index, old))
 }
 
 func newXDP(p *pin.Instance, program *ebpf.Program, device *net.Interface, mode XDPMode) (XDPMode, error) {
@@ -61,7 +58,7 @@ func newXDP(p *pin.Instance, program *ebpf.Program, device *net.Interface, mode 
 	for _, try := range tries {
 		made, err := link.AttachXDP(link.XDPOptions{Program: program, Interface: device.Index, Flags: flags[try]})
 		if err == nil {
-			return try, p.Hold(HookXDP, device.Index, made)
+			return try, p.Hold(pin.HookXDP, device.Index, made)
 		}
 		errs = errors.Join(errs, fmt.Errorf("attach to %s in %s mode: %w", device.Name, try, err))
 		if errors.Is(err, unix.EBUSY) {

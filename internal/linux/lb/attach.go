@@ -37,7 +37,7 @@ func (lb *LB) Attach(device *net.Interface, mode attach.XDPMode) (attach.XDPMode
 	if err := lb.release(device.Index); err != nil { // before a packet can come that needs it
 		return "", err
 	}
-	pins.Ask(attach.HookXDP, device.Index)
+	pins.Ask(pin.HookXDP, device.Index)
 	got, err := lb.attached.host.InFront(pins, lb.Program(), device, mode)
 	if err == nil {
 		if lb.attached.devices == nil {
@@ -66,7 +66,7 @@ func (lb *LB) release(ifindex int) error {
 func (lb *LB) Runs(ifindex int) error {
 	lb.attached.Lock()
 	defer lb.attached.Unlock()
-	return errors.Join(lb.attached.pins.Runs(attach.HookXDP, ifindex, lb.Program()), lb.releaser(ifindex).Runs())
+	return errors.Join(lb.attached.pins.Runs(pin.HookXDP, ifindex, lb.Program()), lb.releaser(ifindex).Runs())
 }
 
 // OpenExit gives a device that frames only leave by the pass program.
@@ -80,7 +80,7 @@ func (lb *LB) OpenExit(device *net.Interface) error {
 func (lb *LB) HasLink(ifindex int) (bool, error) {
 	lb.attached.Lock()
 	defer lb.attached.Unlock()
-	return lb.attached.pins.There(attach.HookXDP, ifindex)
+	return lb.attached.pins.There(pin.HookXDP, ifindex)
 }
 
 // Forget drops what is kept for a device that is gone.

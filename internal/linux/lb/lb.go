@@ -97,7 +97,7 @@ func Open(dir string, limits plan.Limits) (*LB, error) {
 	if lb.attached.host, err = attach.OpenHost(dir); err != nil {
 		return nil, err
 	}
-	options.MapReplacements = map[string]*ebpf.Map{"agent_program": lb.attached.host.Agent}
+	options.MapReplacements = map[string]*ebpf.Map{attach.AgentProgram: lb.attached.host.Agent}
 	if err := lb.objects.load(spec, options); err != nil {
 		lb.attached.host.Close()
 		if errors.Is(err, ebpf.ErrMapIncompatible) {

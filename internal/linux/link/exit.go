@@ -12,7 +12,7 @@ import (
 // OpenExit gives a device that an instance's program is not attached to the pass program in native mode. A link that the instance has there, also
 // one that an earlier process pinned, is taken over. Another native program does as well and stays.
 func OpenExit(pins *pin.Instance, device *net.Interface) error {
-	old, err := pins.LinkOn(attach.HookXDP, device.Index)
+	old, err := pins.LinkOn(pin.HookXDP, device.Index)
 	if err != nil {
 		return err
 	}
@@ -27,6 +27,6 @@ func OpenExit(pins *pin.Instance, device *net.Interface) error {
 	if _, err := attach.XDP(pins, program, device, attach.XDPNative); err != nil {
 		return fmt.Errorf("attach the pass program: %w", err)
 	}
-	pins.Ask(attach.HookXDP, device.Index)
+	pins.Ask(pin.HookXDP, device.Index)
 	return nil
 }

@@ -24,6 +24,9 @@ type NextHop struct {
 	MTU         uint16  // of the route or, if it has none, of the device; headers of ours included
 }
 
+// ErrOwn says that an address is one of this host.
+var ErrOwn = errors.New("the address is this host's own")
+
 // ErrUnresolved says that the route is known and the neighbour's MAC is not (yet); the kernel has been asked to resolve it.
 var ErrUnresolved = errors.New("neighbour not resolved yet")
 
@@ -90,12 +93,15 @@ func (r *Resolver) route(address netip.Addr) (hop NextHop, neighbour neighbourKe
 		return hop, neighbour, fmt.Errorf("look up route to %s: %w: add a route", address, err)
 	}
 	route := routes[0]
+	if route.Type == unix.RTN_LOCAL {
+		return hop, neighbour, fmt.Errorf("look up route to %s: %w", address, ErrOwn)
+	}
 	link, err := r.link(route.LinkIndex)
 	if err != nil {
 		return hop, neighbour, fmt.Errorf("look up device of route to %s: %w", address, err)
 	}
 	if link.Attrs().Flags&net.FlagLoopback != 0 {
-		return hop, neighbour, fmt.Errorf("look up route to %s: the address is this host's own", address)
+		return hop, neighbour, fmt.Errorf("look up route to %s: it leads to this host itself", address)
 	}
 	hop = NextHop{Ifindex: link.Attrs().Index, MTU: uint16(min(link.Attrs().MTU, 65535))}
 	if route.MTU > 0 {

@@ -312,13 +312,13 @@ func (s *Server) Attach(device *net.Interface, mode attach.XDPMode) (got attach.
 		s.withoutXDP[device.Index] = true
 		return mode, nil
 	}
-	s.pins.Ask(attach.HookXDP, device.Index)
-	there, err := s.pins.There(attach.HookXDP, device.Index)
+	s.pins.Ask(pin.HookXDP, device.Index)
+	there, err := s.pins.There(pin.HookXDP, device.Index)
 	if err != nil {
 		return "", err
 	}
 	if !there {
-		undo = append(undo, func() error { return s.pins.Undo(attach.HookXDP, device.Index) })
+		undo = append(undo, func() error { return s.pins.Undo(pin.HookXDP, device.Index) })
 	}
 	if got, err = s.host.Behind(&s.pins, s.objects.ServerXdp, device, mode); err == nil {
 		delete(s.withoutXDP, device.Index)
@@ -338,7 +338,7 @@ func (s *Server) places(ifindex int) []*attach.TC {
 func (s *Server) OpenExit(device *net.Interface) error { return link.OpenExit(&s.pins, device) }
 
 // HasLink reports whether this instance has an XDP link on a device, of this process or an earlier one.
-func (s *Server) HasLink(ifindex int) (bool, error) { return s.pins.There(attach.HookXDP, ifindex) }
+func (s *Server) HasLink(ifindex int) (bool, error) { return s.pins.There(pin.HookXDP, ifindex) }
 
 // Forget drops what is kept for a device that is gone.
 func (s *Server) Forget(ifindex int) error {
@@ -346,7 +346,7 @@ func (s *Server) Forget(ifindex int) error {
 	if err := s.objects.Interfaces.Delete(uint32(ifindex)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("forget device %d: %w", ifindex, err)
 	}
-	return s.pins.Forget(ifindex)
+	return errors.Join(attach.Leave(&s.pins, ifindex), s.pins.Forget(ifindex))
 }
 
 // Attached says that every device has the programs: what only earlier ones needed goes.
@@ -362,10 +362,10 @@ func (s *Server) Runs(ifindex int) error {
 	if s.withoutXDP[ifindex] {
 		return nil
 	}
-	if err := s.pins.Adopt(attach.HookXDP, ifindex); err != nil { // a load balancer may have given it back
+	if err := s.pins.Adopt(pin.HookXDP, ifindex); err != nil { // a load balancer may have given it back
 		return err
 	}
-	err := s.pins.Runs(attach.HookXDP, ifindex, s.objects.ServerXdp)
+	err := s.pins.Runs(pin.HookXDP, ifindex, s.objects.ServerXdp)
 	if err != nil && s.host.RunsBehind(&s.pins, ifindex, s.objects.ServerXdp) == nil {
 		return nil
 	}

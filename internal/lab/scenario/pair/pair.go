@@ -6,9 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ballast-lb/ballast/internal/lab/await"
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
-	"github.com/ballast-lb/ballast/internal/lab/loadmeter"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/script"
@@ -54,21 +52,8 @@ func (p *pair) run() {
 	running := p.Traffic.Generate(scenario.Downloads(p.Fleet.Target(), downloads), scenario.Browsers(p.Fleet.Target(), 20), scenario.Shorts(p.Fleet.Target(), 40))
 	p.Traffic.Busy(running, 400)
 	for i := 1; i <= 2; i++ {
-		lb, server := world.LBName(i), world.ServerName(i)
-		for _, daemon := range []struct {
-			node string
-			of   map[string]*world.Daemon
-		}{{lb, p.Daemons.LBs}, {server, p.Daemons.Agents}} {
-			p.Series(running,
-				world.Step{What: "stop " + daemon.node, Do: func() {
-					ctx, cancel := loadmeter.WithTimeout(p.Context, await.Deadline)
-					defer cancel()
-					daemon.of[daemon.node].Stop(ctx)
-				}},
-				world.Step{What: "start " + daemon.node, Do: func() { p.start(daemon.of, daemon.node) }},
-				world.Step{What: "kill " + daemon.node, Do: func() { daemon.of[daemon.node].Kill() }},
-				world.Step{What: "start " + daemon.node + " again", Do: func() { p.start(daemon.of, daemon.node) }})
-		}
+		scenario.ReplaceDaemon(p.Trial, running, "lb", world.LBName(i), p.Daemons.LBs)
+		scenario.ReplaceDaemon(p.Trial, running, "agent", world.ServerName(i), p.Daemons.Agents)
 	}
 	p.expectAllWays()
 	for i := 1; i <= 2; i++ {
@@ -87,11 +72,6 @@ func (p *pair) run() {
 	}
 	running.Finish(p.Context)
 	p.judge(running.Connections)
-}
-
-func (p *pair) start(daemons map[string]*world.Daemon, node string) {
-	daemons[node] = nil
-	p.Rollout.Apply()
 }
 
 // expectAllWays: each host gives connections to its own server and to the other's.

@@ -2,12 +2,9 @@
 package pool
 
 import (
-	"fmt"
 	"time"
 
-	"github.com/ballast-lb/ballast/internal/lab/await"
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
-	"github.com/ballast-lb/ballast/internal/lab/loadmeter"
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
 	"github.com/ballast-lb/ballast/internal/lab/world"
@@ -69,29 +66,10 @@ func runUpgrade(run *scenario.Run) {
 				if group.role == "lb" {
 					node = world.LBName(i + 1)
 				}
-				replaceDaemon(t, running, group.role, node, group.daemons)
+				scenario.ReplaceDaemon(t, running, group.role, node, group.daemons)
 			}
 		}
 	})
-}
-
-// replaceDaemon stops a node's process by SIGTERM and by SIGKILL; each time traffic flows without it,
-// then a new process takes over.
-func replaceDaemon(t *world.Trial, running *world.Load, role, node string, daemons map[string]*world.Daemon) {
-	ways := []world.Step{
-		{What: fmt.Sprintf("stop %s of %s", role, node), Do: func() {
-			ctx, cancel := loadmeter.WithTimeout(t.Context, await.Deadline)
-			defer cancel()
-			daemons[node].Stop(ctx)
-		}},
-		{What: fmt.Sprintf("kill %s of %s", role, node), Do: func() { daemons[node].Kill() }},
-	}
-	for _, way := range ways {
-		t.Series(running, way, world.Step{What: fmt.Sprintf("start %s of %s", role, node), Do: func() {
-			daemons[node] = nil
-			t.Rollout.Apply()
-		}})
-	}
 }
 
 // runIdle: connections that say nothing for a long time go on where they were, though the pool changed.

@@ -47,7 +47,7 @@ func hold(credentials *pki.Credentials, r *http.Request, end func(error)) (relea
 	if !ok || r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return nil, errors.New("requests come by mutual TLS only")
 	}
-	return credentials.Hold(r.TLS.PeerCertificates[0], func(why error) {
+	return credentials.Hold(r.TLS.PeerCertificates, func(why error) {
 		go end(why) // what waits for it must not hold up who revokes
 		time.AfterFunc(revokedGrace, func() { c.NetConn().Close() })
 	})

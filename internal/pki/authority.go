@@ -53,13 +53,14 @@ func Init(dir string, life time.Duration, force bool) error {
 	template := &x509.Certificate{
 		Subject:   pkix.Name{CommonName: "Ballast authority of " + now.UTC().Format("2006-01-02 15:04:05")},
 		NotBefore: now.Add(-clockSkew), NotAfter: now.Add(life),
-		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign, BasicConstraintsValid: true, IsCA: true, MaxPathLenZero: true,
+		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign, BasicConstraintsValid: true, IsCA: true,
+		MaxPathLen: 1, // the signing authority
 	}
 	certificate, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
 		return err
 	}
-	return writePair(dir, authorityName, certificate, key)
+	return writePair(dir, authorityName, [][]byte{certificate}, key)
 }
 
 // Request is for a certificate.
@@ -103,9 +104,18 @@ func Issue(dir string, request Request) error {
 		return fmt.Errorf("issue a certificate until %s: the authority is valid until %s: use fewer --days, or make a new authority",
 			end.Format(time.DateOnly), authority.NotAfter.Format(time.DateOnly))
 	}
+	certificate, err := x509.CreateCertificate(rand.Reader, leafOf(&request, now, now.Add(life)), authority, key.Public(), signer)
+	if err != nil {
+		return fmt.Errorf("sign the certificate of %s: %w", request.Name, err)
+	}
+	return writePair(dir, request.Name, [][]byte{certificate}, key)
+}
+
+// leafOf is the certificate that a request is for, not signed yet.
+func leafOf(request *Request, now, ends time.Time) *x509.Certificate {
 	template := &x509.Certificate{
 		Subject:   pkix.Name{CommonName: request.Name, OrganizationalUnit: []string{string(request.Role)}},
-		NotBefore: now.Add(-clockSkew), NotAfter: now.Add(life),
+		NotBefore: now.Add(-clockSkew), NotAfter: ends,
 		KeyUsage: x509.KeyUsageDigitalSignature, BasicConstraintsValid: true,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 		DNSNames:    slices.Clone(request.DNS),
@@ -119,11 +129,7 @@ func Issue(dir string, request Request) error {
 	for _, address := range addresses {
 		template.IPAddresses = append(template.IPAddresses, net.IP(address.Unmap().WithZone("").AsSlice()))
 	}
-	certificate, err := x509.CreateCertificate(rand.Reader, template, authority, key.Public(), signer)
-	if err != nil {
-		return fmt.Errorf("sign the certificate of %s: %w", request.Name, err)
-	}
-	return writePair(dir, request.Name, certificate, key)
+	return template
 }
 
 // checkName allows what servers can be called: it is a file's name, too.
@@ -152,25 +158,38 @@ func mayWrite(dir, name string, force bool) error {
 	return nil
 }
 
-// writePair replaces a certificate and its key, each as a whole.
-func writePair(dir, name string, certificate []byte, key *ecdsa.PrivateKey) error {
+// writePair replaces a certificate, with those that have signed it below the root, and its key, each as a whole.
+func writePair(dir, name string, chain [][]byte, key *ecdsa.PrivateKey) error {
+	if err := writeKey(keyPath(dir, name), key); err != nil {
+		return err
+	}
+	return writeChain(certificatePath(dir, name), chain)
+}
+
+func writeKey(path string, key *ecdsa.PrivateKey) error {
 	secret, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
 		return err
 	}
-	if err := writeFile(keyPath(dir, name), 0o600, &pem.Block{Type: "PRIVATE KEY", Bytes: secret}); err != nil {
-		return err
-	}
-	return writeFile(certificatePath(dir, name), 0o644, &pem.Block{Type: "CERTIFICATE", Bytes: certificate})
+	return writeFile(path, 0o600, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}))
 }
 
-func writeFile(path string, mode os.FileMode, block *pem.Block) error {
+func writeChain(path string, chain [][]byte) error {
+	var content []byte
+	for _, certificate := range chain {
+		content = append(content, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate})...)
+	}
+	return writeFile(path, 0o644, content)
+}
+
+func writeFile(path string, mode os.FileMode, content []byte) error {
 	file, err := os.CreateTemp(filepath.Dir(path), ".new-*") // 0600
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
 	defer os.Remove(file.Name())
-	err = errors.Join(pem.Encode(file, block), file.Chmod(mode), file.Sync(), file.Close())
+	_, err = file.Write(content)
+	err = errors.Join(err, file.Chmod(mode), file.Sync(), file.Close())
 	if err == nil {
 		err = os.Rename(file.Name(), path)
 	}
@@ -182,50 +201,94 @@ func writeFile(path string, mode os.FileMode, block *pem.Block) error {
 
 // readPair reads a certificate and its key, and checks that they belong together.
 func readPair(dir, name string) (*x509.Certificate, *ecdsa.PrivateKey, error) {
-	certificate, err := readCertificate(certificatePath(dir, name))
+	chain, key, err := readChain(dir, name)
+	if err != nil {
+		return nil, nil, err
+	}
+	return chain[0], key, nil
+}
+
+// readChain reads a certificate, those that have signed it below the root, and its key. The key is in NAME.key, or still in the file beside it
+// while Install replaces both.
+func readChain(dir, name string) ([]*x509.Certificate, *ecdsa.PrivateKey, error) {
+	chain, err := readCertificates(certificatePath(dir, name))
 	if err != nil {
 		return nil, nil, err
 	}
 	path := keyPath(dir, name)
-	block, err := readBlock(path, "PRIVATE KEY")
+	key, err := readKey(path)
+	if err == nil && key.PublicKey.Equal(chain[0].PublicKey) {
+		return chain, key, nil
+	}
+	if next, failed := readKey(nextKeyPath(dir, name)); failed == nil && next.PublicKey.Equal(chain[0].PublicKey) {
+		return chain, next, nil
+	}
 	if err != nil {
 		return nil, nil, err
+	}
+	return nil, nil, fmt.Errorf("read %s: it does not belong to %s: copy both of one `ballast ctl pki issue`", path, certificatePath(dir, name))
+}
+
+func readKey(path string) (*ecdsa.PrivateKey, error) {
+	block, err := readBlock(path, "PRIVATE KEY")
+	if err != nil {
+		return nil, err
 	}
 	parsed, err := x509.ParsePKCS8PrivateKey(block)
 	key, ok := parsed.(*ecdsa.PrivateKey)
 	if err != nil || !ok {
-		return nil, nil, fmt.Errorf("read %s: no key of ours (%v): issue it again", path, err)
+		return nil, fmt.Errorf("read %s: no key of ours (%v): issue it again", path, err)
 	}
-	if !key.PublicKey.Equal(certificate.PublicKey) {
-		return nil, nil, fmt.Errorf("read %s: it does not belong to %s: copy both of one `ballast ctl pki issue`", path, certificatePath(dir, name))
-	}
-	return certificate, key, nil
+	return key, nil
 }
 
 func readCertificate(path string) (*x509.Certificate, error) {
-	block, err := readBlock(path, "CERTIFICATE")
+	chain, err := readCertificates(path)
 	if err != nil {
 		return nil, err
 	}
-	certificate, err := x509.ParseCertificate(block)
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w: copy it again", path, err)
-	}
-	return certificate, nil
+	return chain[0], nil
 }
 
-// readBlock reads no pipe: whoever opens one waits for a writer.
-func readBlock(path, kind string) ([]byte, error) {
-	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("read %s: not a regular file", path)
+// readCertificates reads a certificate and those that follow it in the same file.
+func readCertificates(path string) (chain []*x509.Certificate, err error) {
+	content, err := readRegular(path)
+	if err != nil {
+		return nil, err
 	}
-	content, err := os.ReadFile(path)
+	for block, rest := pem.Decode(content); block != nil && block.Type == "CERTIFICATE"; block, rest = pem.Decode(rest) {
+		certificate, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("read %s: %w: copy it again", path, err)
+		}
+		chain = append(chain, certificate)
+	}
+	if len(chain) == 0 {
+		return nil, noBlock(path, "CERTIFICATE")
+	}
+	return chain, nil
+}
+
+func readBlock(path, kind string) ([]byte, error) {
+	content, err := readRegular(path)
 	if err != nil {
 		return nil, err
 	}
 	block, _ := pem.Decode(content)
 	if block == nil || block.Type != kind {
-		return nil, fmt.Errorf("read %s: there is no %s in it: copy it again", path, kind)
+		return nil, noBlock(path, kind)
 	}
 	return block.Bytes, nil
+}
+
+func noBlock(path, kind string) error {
+	return fmt.Errorf("read %s: there is no %s in it: copy it again", path, kind)
+}
+
+// readRegular reads no pipe: whoever opens one waits for a writer.
+func readRegular(path string) ([]byte, error) {
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("read %s: not a regular file", path)
+	}
+	return os.ReadFile(path)
 }

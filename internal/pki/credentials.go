@@ -33,8 +33,9 @@ type Credentials struct {
 }
 
 type loaded struct {
-	own  tls.Certificate
-	root *x509.Certificate
+	own   tls.Certificate
+	chain []*x509.Certificate // the own one, and that of the signing authority if that has signed it
+	root  *x509.Certificate
 }
 
 // stamp tells whether a file has changed.
@@ -125,10 +126,11 @@ func (c *Credentials) read() error {
 	if err != nil {
 		return err
 	}
-	leaf, key, err := readPair(c.dir, c.name)
+	chain, key, err := readChain(c.dir, c.name)
 	if err != nil {
 		return err
 	}
+	leaf := chain[0]
 	if info, err := os.Stat(keyPath(c.dir, c.name)); err == nil && info.Mode().Perm()&0o007 != 0 {
 		return fmt.Errorf("%s can be used by everybody on this host (%v): chmod 600 it", keyPath(c.dir, c.name), info.Mode().Perm())
 	}
@@ -136,14 +138,22 @@ func (c *Credentials) read() error {
 	if err != nil {
 		return err
 	}
-	if err := leaf.CheckSignatureFrom(root); err != nil {
+	if err := checkChain(chain, root); err != nil {
 		return fmt.Errorf("%s is not from the authority of %s: copy the ca.crt that it was issued with", certificatePath(c.dir, c.name), certificatePath(c.dir, authorityName))
+	}
+	if !maySign(identity.Role, len(chain)-1) {
+		return fmt.Errorf("%s is for role %s, and from the signing authority, which signs for roles lb and agent alone: make one with `ballast ctl pki issue`",
+			certificatePath(c.dir, c.name), identity.Role)
 	}
 	if c.identity.Name != "" && (c.identity.Name != identity.Name || c.identity.Role != identity.Role) {
 		return fmt.Errorf("%s is now of %s %s, was of %s %s: restart to change that", certificatePath(c.dir, c.name),
 			identity.Role, identity.Name, c.identity.Role, c.identity.Name)
 	}
-	c.current = loaded{tls.Certificate{Certificate: [][]byte{leaf.Raw}, PrivateKey: key, Leaf: leaf}, root}
+	own := tls.Certificate{PrivateKey: key, Leaf: leaf}
+	for _, certificate := range chain {
+		own.Certificate = append(own.Certificate, certificate.Raw)
+	}
+	c.current = loaded{own, chain, root}
 	c.identity = identity
 	return nil
 }
@@ -173,6 +183,9 @@ func (c *Credentials) Identity() Identity {
 	return c.identity
 }
 
+// Enrolled reports whether the signing authority has signed the certificate: its owner has joined by a token, and renews it.
+func (c *Credentials) Enrolled() bool { return len(c.latest().chain) > 1 }
+
 // Own is the certificate that this process shows.
 func (c *Credentials) Own() *x509.Certificate { return c.latest().own.Leaf }
 
@@ -180,6 +193,9 @@ func (c *Credentials) Own() *x509.Certificate { return c.latest().own.Leaf }
 func (c *Credentials) Files() (authority, certificate, key string) {
 	return certificatePath(c.dir, authorityName), certificatePath(c.dir, c.name), keyPath(c.dir, c.name)
 }
+
+// Place is the directory and the name that files have there.
+func (c *Credentials) Place() (dir, name string) { return c.dir, c.name }
 
 // Names reports as an error that the certificate does not name a host: an address, or a name of DNS.
 func (c *Credentials) Names(host string) error { return c.latest().own.Leaf.VerifyHostname(host) }
@@ -269,7 +285,7 @@ func (c *Credentials) config(peers []Role) *tls.Config {
 			if !slices.Contains(peers, peer.Role) {
 				return refuse(WrongRole, fmt.Errorf("the peer (%s) has role %s, which must be %s here", peer.Name, peer.Role, either(peers)))
 			}
-			return c.Refused(state.PeerCertificates[0])
+			return c.Refused(state.PeerCertificates...)
 		},
 	}
 }
@@ -296,10 +312,13 @@ func (c *Credentials) Warnings(now time.Time) (warnings []string) {
 		path, remedy string
 		certificate  *x509.Certificate
 	}{
-		{certificatePath(c.dir, c.name), "issue it again with `ballast ctl pki issue --force` and copy it here, no restart is needed", current.own.Leaf},
+		{certificatePath(c.dir, c.name), again(current.chain), current.own.Leaf},
 		{certificatePath(c.dir, authorityName), "make a new authority in another directory and issue all certificates again", current.root},
 	} {
-		end := one.certificate.NotAfter
+		end, early := one.certificate.NotAfter, WarnBefore
+		if one.certificate == current.own.Leaf {
+			early = warnBefore(current.chain)
+		}
 		switch {
 		case !now.Before(end):
 			warnings = append(warnings, fmt.Sprintf("%s has expired on %s, by this host's clock, which says %s: set the clock, or %s",
@@ -307,13 +326,13 @@ func (c *Credentials) Warnings(now time.Time) (warnings []string) {
 		case now.Before(one.certificate.NotBefore):
 			warnings = append(warnings, fmt.Sprintf("%s is not valid before %s, and this host's clock has an earlier time: set the clock",
 				one.path, one.certificate.NotBefore.Format(time.RFC3339)))
-		case end.Sub(now) < WarnBefore:
+		case end.Sub(now) < early:
 			warnings = append(warnings, fmt.Sprintf("%s expires on %s: %s", one.path, end.Format(time.DateOnly), one.remedy))
 		}
 	}
 	if r := c.OwnRevoked(); r != nil {
-		warnings = append(warnings, fmt.Sprintf("%s was revoked at %s: nobody accepts it: issue it again with `ballast ctl pki issue --force` and copy it here, no restart is needed",
-			certificatePath(c.dir, c.name), r.At.Format(time.RFC3339)))
+		warnings = append(warnings, fmt.Sprintf("%s was revoked at %s: nobody accepts it: %s",
+			certificatePath(c.dir, c.name), r.At.Format(time.RFC3339), again(current.chain)))
 	}
 	c.mutex.Lock()
 	defer c.mutex.Unlock()

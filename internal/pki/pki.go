@@ -82,7 +82,7 @@ func verify(chain []*x509.Certificate, roots *x509.CertPool, now time.Time) (Ide
 	for _, certificate := range chain[1:] {
 		intermediates.AddCert(certificate)
 	}
-	_, err := leaf.Verify(x509.VerifyOptions{
+	chains, err := leaf.Verify(x509.VerifyOptions{
 		Roots: roots, Intermediates: intermediates, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
 	})
 	var invalid x509.CertificateInvalidError
@@ -99,5 +99,16 @@ func verify(chain []*x509.Certificate, roots *x509.CertPool, now time.Time) (Ide
 	case err != nil:
 		return Identity{}, fmt.Errorf("verify the peer's certificate (%s): %w", leaf.Subject.CommonName, err)
 	}
-	return identityOf(leaf)
+	identity, err := identityOf(leaf)
+	if err == nil && !slices.ContainsFunc(chains, func(chain []*x509.Certificate) bool { return maySign(identity.Role, len(chain)-2) }) {
+		err = refuse(WrongRole, fmt.Errorf("the certificate of %s is for role %s and comes from the signing authority, which signs for roles lb and agent alone: "+
+			"issue one with `ballast ctl pki issue`", identity.Name, identity.Role))
+	}
+	return identity, err
+}
+
+// maySign reports whether a certificate of a role may be signed by the root (between is 0), or by an authority directly below it. Nothing in
+// the signing authority's certificate has to say so: there is no other way below the root.
+func maySign(role Role, between int) bool {
+	return between == 0 || between == 1 && (role == LB || role == Agent)
 }

@@ -14,11 +14,12 @@ const (
 	Revoked        Reason = "revoked"
 	WrongRole      Reason = "role"
 	BadHandshake   Reason = "handshake" // it came to no certificate, or it was not to be read
+	NotJoined      Reason = "join"      // it has no certificate, and gets none
 )
 
 // Reasons lists them.
 func Reasons() []Reason {
-	return []Reason{NoCertificate, OtherAuthority, Expired, TooEarly, Revoked, WrongRole, BadHandshake}
+	return []Reason{NoCertificate, OtherAuthority, Expired, TooEarly, Revoked, WrongRole, BadHandshake, NotJoined}
 }
 
 // refusal is an error with its reason.

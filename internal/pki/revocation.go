@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"math/big"
 	"strings"
@@ -159,17 +160,31 @@ func (r Revocation) merged(other Revocation) Revocation {
 // ReadCertificate reads a file such as NAME.crt.
 func ReadCertificate(path string) (*x509.Certificate, error) { return readCertificate(path) }
 
-// Revocable reads a certificate that somebody asks to revoke, and refuses one that nobody accepts anyway.
+// ReadChain reads a file such as NAME.crt as Revocable takes it.
+func ReadChain(path string) (der []byte, err error) {
+	chain, err := readCertificates(path)
+	for _, certificate := range chain {
+		der = append(der, certificate.Raw...)
+	}
+	return der, err
+}
+
+// Revocable reads a certificate that somebody asks to revoke, which those follow that have signed it below the root, and refuses one that
+// nobody accepts anyway.
 func (c *Credentials) Revocable(der []byte, now time.Time) (*x509.Certificate, error) {
-	certificate, err := x509.ParseCertificate(der)
+	chain, err := x509.ParseCertificates(der)
+	if err == nil && len(chain) == 0 {
+		err = errors.New("there is none")
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read the certificate: %w: copy it again", err)
 	}
+	certificate := chain[0]
 	root := c.latest().root
 	switch {
 	case bytes.Equal(certificate.Raw, root.Raw):
 		return nil, fmt.Errorf("that is the authority itself: make another one in another directory with `ballast ctl pki init`, and issue all certificates again")
-	case certificate.CheckSignatureFrom(root) != nil:
+	case checkChain(chain, root) != nil:
 		return nil, fmt.Errorf("the certificate of %s is not from this fleet's authority: nobody accepts it", plain(certificate.Subject.CommonName))
 	case !now.Before(certificate.NotAfter):
 		return nil, fmt.Errorf("the certificate of %s has expired on %s: nobody accepts it any more", plain(certificate.Subject.CommonName), certificate.NotAfter.Format(time.DateOnly))

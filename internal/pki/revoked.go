@@ -25,29 +25,40 @@ type revoked struct {
 
 // held is what goes on as long as a peer's certificate is good.
 type held struct {
-	certificate *x509.Certificate
-	cut         func(why error)
+	chain []*x509.Certificate // as the peer has shown it, its own first
+	cut   func(why error)
 }
 
-// find returns the entry that revokes a certificate. The caller holds the lock.
-func (l *revoked) find(certificate *x509.Certificate) *Revocation {
-	for _, key := range []string{(&Revocation{Serial: SerialOf(certificate)}).Key(), (&Revocation{Name: certificate.Subject.CommonName}).Key()} {
-		if r, ok := l.entries[key]; ok && r.Covers(certificate) {
-			return &r
+// find returns the entry that revokes a certificate, or one of those that are shown for it: nobody accepts it without these. The caller holds
+// the lock.
+func (l *revoked) find(chain []*x509.Certificate) *Revocation {
+	for _, certificate := range chain {
+		for _, key := range []string{(&Revocation{Serial: SerialOf(certificate)}).Key(), (&Revocation{Name: certificate.Subject.CommonName}).Key()} {
+			if r, ok := l.entries[key]; ok && r.Covers(certificate) {
+				return &r
+			}
 		}
 	}
 	return nil
 }
 
 // refuse counts.
-func (l *revoked) refuse(r *Revocation, certificate *x509.Certificate) error {
+func (l *revoked) refuse(r *Revocation, chain []*x509.Certificate) error {
+	certificate := chain[0]
 	l.refused++
 	reason := ""
 	if r.Reason != "" {
 		reason = ": " + r.Reason
 	}
-	return refuse(Revoked, fmt.Errorf("the certificate of %s with serial number %s was revoked at %s%s: issue a new one with `ballast ctl pki issue`",
-		plain(certificate.Subject.CommonName), SerialOf(certificate), r.At.Format(time.RFC3339), reason))
+	remedy, by := "issue a new one with `ballast ctl pki issue`", ""
+	if len(chain) > 1 {
+		remedy = "its owner joins again, by a token: `ballast join --again`"
+	}
+	if !r.Covers(certificate) {
+		by = "the signing authority of "
+	}
+	return refuse(Revoked, fmt.Errorf("%sthe certificate of %s with serial number %s was revoked at %s%s: %s", by,
+		plain(certificate.Subject.CommonName), SerialOf(certificate), r.At.Format(time.RFC3339), reason, remedy))
 }
 
 // Revoke adds to the list of revoked certificates and cuts what they hold. It returns what is news of it. An error says what of the list
@@ -94,9 +105,9 @@ func (c *Credentials) Revoke(list []Revocation, now time.Time) (news []Revocatio
 // cut ends what revoked certificates hold. The caller holds the lock.
 func (l *revoked) cut() {
 	for h := range l.held {
-		if r := l.find(h.certificate); r != nil {
+		if r := l.find(h.chain); r != nil {
 			delete(l.held, h)
-			h.cut(l.refuse(r, h.certificate))
+			h.cut(l.refuse(r, h.chain))
 		}
 	}
 }
@@ -117,37 +128,39 @@ func (c *Credentials) RevokedCount() (entries int, refused uint64) {
 	return len(c.revoked.entries), c.revoked.refused
 }
 
-// Refused says why a certificate of a peer is not accepted any more; nil: it is not revoked.
-func (c *Credentials) Refused(certificate *x509.Certificate) error {
+// Refused says why a certificate of a peer, with those that it shows for it, is not accepted any more; nil: it is not revoked.
+func (c *Credentials) Refused(chain ...*x509.Certificate) error {
 	c.revoked.mutex.Lock()
 	defer c.revoked.mutex.Unlock()
-	if r := c.revoked.find(certificate); r != nil {
-		return c.revoked.refuse(r, certificate)
+	if r := c.revoked.find(chain); r != nil {
+		return c.revoked.refuse(r, chain)
 	}
 	return nil
 }
 
-// OwnRevoked is the entry that revokes the certificate that this process shows; nil: there is none.
-func (c *Credentials) OwnRevoked() *Revocation {
-	own := c.Own()
+// Revokes is the entry that revokes one of some certificates; nil: there is none. Nobody is refused by that.
+func (c *Credentials) Revokes(certificates ...*x509.Certificate) *Revocation {
 	c.revoked.mutex.Lock()
 	defer c.revoked.mutex.Unlock()
-	return c.revoked.find(own)
+	return c.revoked.find(certificates)
 }
 
-// Hold has cut called, once, if a peer's certificate is revoked before release is called. cut must not wait, nor call Credentials. It is an
-// error if the certificate is revoked already.
-func (c *Credentials) Hold(certificate *x509.Certificate, cut func(why error)) (release func(), err error) {
+// OwnRevoked is the entry that revokes the certificate that this process shows; nil: there is none.
+func (c *Credentials) OwnRevoked() *Revocation { return c.Revokes(c.latest().chain...) }
+
+// Hold has cut called, once, if a peer's certificate, or one that it shows for it, is revoked before release is called. cut must not wait, nor
+// call Credentials. It is an error if that is so already.
+func (c *Credentials) Hold(chain []*x509.Certificate, cut func(why error)) (release func(), err error) {
 	l := &c.revoked
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
-	if r := l.find(certificate); r != nil {
-		return nil, l.refuse(r, certificate)
+	if r := l.find(chain); r != nil {
+		return nil, l.refuse(r, chain)
 	}
 	if l.held == nil {
 		l.held = map[*held]struct{}{}
 	}
-	h := &held{certificate, cut}
+	h := &held{chain, cut}
 	l.held[h] = struct{}{}
 	return func() {
 		l.mutex.Lock()
@@ -178,7 +191,7 @@ func (c *Credentials) HeldDialer(config *tls.Config, dial DialFunc) DialFunc {
 		connection := tls.Client(raw, config)
 		err = connection.HandshakeContext(ctx)
 		if err == nil {
-			err = raw.hold(c, connection.ConnectionState().PeerCertificates[0])
+			err = raw.hold(c, connection.ConnectionState().PeerCertificates)
 		}
 		if err != nil {
 			inner.Close()
@@ -195,10 +208,10 @@ type heldConnection struct {
 	release func()
 }
 
-func (h *heldConnection) hold(c *Credentials, certificate *x509.Certificate) (err error) {
+func (h *heldConnection) hold(c *Credentials, chain []*x509.Certificate) (err error) {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
-	h.release, err = c.Hold(certificate, func(error) { h.Conn.Close() })
+	h.release, err = c.Hold(chain, func(error) { h.Conn.Close() })
 	return err
 }
 

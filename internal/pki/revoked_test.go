@@ -3,6 +3,7 @@ package pki
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"io"
 	"net"
@@ -117,7 +118,7 @@ func TestWhatARevokedCertificateHoldsIsCutOnce(t *testing.T) {
 	}
 	cut := map[string]int{}
 	hold := func(what string) (release func()) {
-		release, err := credentials.Hold(certificate, func(error) { cut[what]++ })
+		release, err := credentials.Hold([]*x509.Certificate{certificate}, func(error) { cut[what]++ })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -134,7 +135,7 @@ func TestWhatARevokedCertificateHoldsIsCutOnce(t *testing.T) {
 	if cut["held"] != 1 || cut["released"] != 0 {
 		t.Errorf("cut: %v", cut)
 	}
-	if _, err := credentials.Hold(certificate, func(error) { t.Error("called") }); err == nil {
+	if _, err := credentials.Hold([]*x509.Certificate{certificate}, func(error) { t.Error("called") }); err == nil {
 		t.Error("it holds something again")
 	}
 }

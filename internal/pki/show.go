@@ -33,7 +33,7 @@ func Show(dir string, now time.Time) ([]Entry, error) {
 	if err != nil {
 		return nil, fmt.Errorf("show %s: %w: `ballast ctl pki init` makes an authority", dir, err)
 	}
-	entries := []Entry{describe(dir, authorityName, root, root, now)}
+	entries := []Entry{describe(dir, authorityName, []*x509.Certificate{root}, root, now)}
 	paths, err := filepath.Glob(filepath.Join(dir, "*.crt"))
 	if err != nil {
 		return nil, err
@@ -43,17 +43,18 @@ func Show(dir string, now time.Time) ([]Entry, error) {
 		if name == authorityName {
 			continue
 		}
-		certificate, err := readCertificate(path)
+		chain, err := readCertificates(path)
 		if err != nil {
 			entries = append(entries, Entry{Name: name, Addresses: []netip.Addr{}, DNS: []string{}, Problems: []string{err.Error()}})
 			continue
 		}
-		entries = append(entries, describe(dir, name, certificate, root, now))
+		entries = append(entries, describe(dir, name, chain, root, now))
 	}
 	return entries, nil
 }
 
-func describe(dir, name string, certificate, root *x509.Certificate, now time.Time) Entry {
+func describe(dir, name string, chain []*x509.Certificate, root *x509.Certificate, now time.Time) Entry {
+	certificate := chain[0]
 	entry := Entry{Name: name, Role: authorityRole, Addresses: []netip.Addr{}, DNS: []string{}, Serial: SerialOf(certificate), Expires: certificate.NotAfter, Problems: []string{}}
 	problem := func(format string, args ...any) {
 		entry.Problems = append(entry.Problems, fmt.Sprintf(format, args...))
@@ -67,14 +68,14 @@ func describe(dir, name string, certificate, root *x509.Certificate, now time.Ti
 		if identity.Name != name && err == nil {
 			problem("it is of %s", identity.Name)
 		}
-		if certificate.CheckSignatureFrom(root) != nil {
+		if checkChain(chain, root) != nil {
 			problem("not from this authority: issue it again")
 		}
 	}
 	switch left := certificate.NotAfter.Sub(now); {
 	case left <= 0:
 		problem("has expired: issue it again")
-	case left < WarnBefore:
+	case left < warnBefore(chain):
 		problem("expires soon: issue it again")
 	}
 	info, err := os.Stat(keyPath(dir, name))

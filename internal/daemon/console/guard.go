@@ -47,7 +47,7 @@ func (g *guard) byCertificate(r *http.Request) bool {
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return false
 	}
-	if shown := r.TLS.PeerCertificates[0]; time.Now().After(shown.NotAfter) || g.credentials.Refused(shown) != nil {
+	if shown := r.TLS.PeerCertificates[0]; time.Now().After(shown.NotAfter) || g.credentials.Refused(r.TLS.PeerCertificates...) != nil {
 		return false
 	}
 	who, err := pki.PeerIdentity(*r.TLS)

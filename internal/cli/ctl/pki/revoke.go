@@ -19,11 +19,10 @@ func revoke(c *ask.Control) *cobra.Command {
 	cmd := &cobra.Command{Use: "revoke NAME|SERIAL|FILE.crt", Short: "Revoke certificates; this cannot be undone"}
 	ask.Changing(c, cmd, ballastv1connect.FleetClient.RevokeCertificate, func(args []string) (*ballastv1.RevokeCertificateRequest, error) {
 		if strings.HasSuffix(args[0], ".crt") || strings.Contains(args[0], "/") {
-			certificate, err := pki.ReadCertificate(args[0])
-			if err != nil {
+			var err error
+			if request.Certificate, err = pki.ReadChain(args[0]); err != nil {
 				return nil, err
 			}
-			request.Certificate = certificate.Raw
 		} else if serial, ok := pki.ParseSerial(args[0]); ok {
 			request.Serial = serial
 		} else {

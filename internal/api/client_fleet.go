@@ -31,6 +31,11 @@ func (c *Client) Controllers() ballastv1connect.ControllersClient {
 	return ballastv1connect.NewControllersClient(&c.http, "http://ballast", c.asking())
 }
 
+// Enrolment asks the controller of this machine.
+func (c *Client) Enrolment() ballastv1connect.EnrolmentClient {
+	return ballastv1connect.NewEnrolmentClient(&c.http, "http://ballast", c.asking())
+}
+
 func (c *Client) asking() connect.ClientOption {
 	return connect.WithInterceptors(inPlainWords(c.unreached))
 }
@@ -46,6 +51,19 @@ func NewFleetClient(controllers []string, config *tls.Config, options ...connect
 func NewControllersClient(controllers []string, config *tls.Config) ballastv1connect.ControllersClient {
 	client, scheme, asking := toControllers(controllers, config)
 	return ballastv1connect.NewControllersClient(client, scheme+"://ballast", asking)
+}
+
+// NewEnrolmentClient is the same for who invites nodes.
+func NewEnrolmentClient(controllers []string, config *tls.Config) ballastv1connect.EnrolmentClient {
+	client, scheme, asking := toControllers(controllers, config)
+	return ballastv1connect.NewEnrolmentClient(client, scheme+"://ballast", asking)
+}
+
+// NewRenewalClient is the same for nodes that renew their certificates.
+func NewRenewalClient(controllers []string, config *tls.Config) ballastv1connect.RenewalClient {
+	client, scheme, asking := toControllers(controllers, config)
+	client.Transport.(*http.Transport).DisableKeepAlives = true // it is asked once in weeks
+	return ballastv1connect.NewRenewalClient(client, scheme+"://ballast", asking)
 }
 
 func toControllers(controllers []string, config *tls.Config) (client *http.Client, scheme string, asking connect.ClientOption) {

@@ -143,7 +143,7 @@ func (c *controller) run(ctx context.Context, ports *bootstrap.Ports, page conso
 			}
 		})
 	}
-	ports.Open(bootstrap.Handlers{Nodes: c.routes(), Local: c.localRoutes(), Metrics: c.report.Metrics()}, c.report.Obstacles)
+	ports.Open(bootstrap.Handlers{Nodes: c.routes(), Local: c.localRoutes(), Metrics: c.report.Metrics(), Joining: c.enrolment.Serve}, c.report.Obstacles)
 	running.Go(func() { readiness.Log(ctx, c.log, c.report.Obstacles) })
 	running.Go(func() { systemd.Serve(ctx, c.log, func() { c.report.Status() }, "nodes go on with what they know") })
 	defer c.log.Info("stopped: nodes go on with what they know", "name", c.name)
@@ -190,6 +190,9 @@ func (c *controller) age(ctx context.Context) {
 		}
 		if err := c.revoked.Keep(ctx, now); err != nil && ctx.Err() == nil {
 			c.log.Warn("the list of revoked certificates is not kept", "error", err)
+		}
+		if err := c.enrolment.Keep(ctx, now); err != nil && ctx.Err() == nil {
+			c.log.Warn("what is over of invitations and nodes stays in the store", "error", err)
 		}
 	})
 }

@@ -17,6 +17,9 @@ func (c *controller) routes() http.Handler {
 	mux.Handle(path, fleetapi.ForOperators(fleet))
 	path, controllers := ballastv1connect.NewControllersHandler(c.members)
 	mux.Handle(path, fleetapi.ForOperators(controllers))
+	path, enrolment := ballastv1connect.NewEnrolmentHandler(c.enrolment)
+	mux.Handle(path, fleetapi.ForOperators(enrolment))
+	mux.Handle(c.enrolment.ForNodes())
 	return mux
 }
 
@@ -28,6 +31,7 @@ func (c *controller) localRoutes() *api.Server {
 	s.HandleRaw("GET "+api.PathBackup, http.HandlerFunc(c.serveBackup))
 	s.HandleRaw(api.NewFleetHandler(c.fleet))
 	s.HandleRaw(ballastv1connect.NewControllersHandler(c.members))
+	s.HandleRaw(ballastv1connect.NewEnrolmentHandler(c.enrolment))
 	s.Otherwise("this is a controller, which sees no packets and has no configuration file: bgp, config, connection, counter, session, suspect and trace are of one load balancer: " +
 		"run the command there; `ballast ctl history list` and `apply --dry-run` show what changed and what differs from a file")
 	return s

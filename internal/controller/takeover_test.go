@@ -80,7 +80,7 @@ func runWithoutNetwork(t *testing.T, credentials *pki.Credentials, s store.Store
 		running.Go(func() { job(ctx) })
 	}
 	listener := apitest.NewPipes()
-	running.Go(func() { hub.Serve(ctx, listener, credentials, nil, c.routes()) })
+	running.Go(func() { hub.Serve(ctx, listener, credentials, nil, c.routes(), nil) })
 	stop = func() { cancel(); running.Wait() }
 	t.Cleanup(stop)
 	return c, listener.Connect, stop

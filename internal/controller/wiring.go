@@ -10,6 +10,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/controller/bootstrap"
 	"github.com/ballast-lb/ballast/internal/controller/desired"
 	"github.com/ballast-lb/ballast/internal/controller/election"
+	"github.com/ballast-lb/ballast/internal/controller/enrolment"
 	"github.com/ballast-lb/ballast/internal/controller/findings"
 	"github.com/ballast-lb/ballast/internal/controller/fleetapi"
 	"github.com/ballast-lb/ballast/internal/controller/members"
@@ -47,6 +48,7 @@ type controller struct {
 	revoked   *revoked.List
 	members   *members.Cluster
 	fleet     *fleetapi.Fleet
+	enrolment *enrolment.Enrolment
 	report    *report.Reporter
 }
 
@@ -111,26 +113,29 @@ func newController(
 	)
 	c.report = report.New(
 		report.Options{
-			Name:           name,
-			Version:        o.Version,
-			DataDir:        o.DataDir,
-			Credentials:    credentials,
-			Mirror:         mirror,
-			Election:       c.election,
-			Hub:            c.hub,
-			Engine:         c.engine,
-			Store:          s.cluster,
-			Refusals:       ports.Refusals(),
-			TicketProblems: c.tickets.Problems,
-			MemberProblems: c.members.RevokedMembers,
+			Name:              name,
+			Version:           o.Version,
+			DataDir:           o.DataDir,
+			Credentials:       credentials,
+			Mirror:            mirror,
+			Election:          c.election,
+			Hub:               c.hub,
+			Engine:            c.engine,
+			Store:             s.cluster,
+			Refusals:          ports.Refusals(),
+			TicketProblems:    c.tickets.Problems,
+			MemberProblems:    c.members.RevokedMembers,
+			EnrolmentProblems: func() []string { return c.enrolment.Problems() },
 		},
 	)
-	c.newFleet(o, writer, address)
+	directory := c.newFleet(o, writer, address)
+	c.enrolment = enrolment.New(enrolment.Options{Name: name, Version: o.Version, Address: address, Mirror: mirror, Writer: writer, Credentials: credentials, Live: c.live,
+		Nodes: directory.List, Refused: func(from string, why error) { ports.Refusals().Refused(pki.NotJoined, from, why) }, Log: o.Log})
 	return c
 }
 
 // newFleet makes what operators ask.
-func (c *controller) newFleet(o Options, writer *desired.Writer, address string) {
+func (c *controller) newFleet(o Options, writer *desired.Writer, address string) *nodes.Directory {
 	listed := nodes.Options{
 		Name:     c.name,
 		Address:  address,
@@ -180,6 +185,7 @@ func (c *controller) newFleet(o Options, writer *desired.Writer, address string)
 			),
 		},
 	)
+	return directory
 }
 
 // live are the controllers that live, as far as is known here.

@@ -69,7 +69,7 @@ func (h *host) control(name, address string) (controller *hub.Hub, end func()) {
 	mux.Handle(controller.Handler())
 	ctx, cancel := context.WithCancel(h.t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- hub.Serve(ctx, listener, credentials, nil, mux) }()
+	go func() { ended <- hub.Serve(ctx, listener, credentials, nil, mux, nil) }()
 	end = func() {
 		cancel()
 		require(h.t, <-ended)

@@ -66,7 +66,7 @@ func newRingPeer(t *testing.T, h *remoteHost, name, address string, number uint1
 	t.Cleanup(func() { socket.Close() })
 	mux := http.NewServeMux()
 	mux.Handle(ballastv1connect.NewPeerHandler(p))
-	go hub.Serve(t.Context(), listener, credentials, nil, mux)
+	go hub.Serve(t.Context(), listener, credentials, nil, mux, nil)
 	go func() {
 		text := make([]byte, 256)
 		for {

@@ -58,6 +58,11 @@ func (r *Refusals) note(reason pki.Reason, address, why string) {
 
 type refusalsKey struct{}
 
+// Refused counts who was refused by what Joining serves.
+func (r *Refusals) Refused(reason pki.Reason, address string, why error) {
+	r.note(reason, address, why.Error())
+}
+
 // NoteRefused counts a request that a handler below Serve refuses.
 func NoteRefused(r *http.Request, reason pki.Reason, err error) {
 	refusals, _ := r.Context().Value(refusalsKey{}).(*Refusals)

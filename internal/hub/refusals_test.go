@@ -43,7 +43,7 @@ func TestRefusedConnectionsAreCountedByReason(t *testing.T) {
 	refusals := NewRefusals(slog.New(slog.NewTextHandler(said, nil)))
 	mux := http.NewServeMux()
 	mux.HandleFunc("/", func(_ http.ResponseWriter, r *http.Request) { NoteRefused(r, pki.WrongRole, errors.New("role lb")) })
-	go Serve(t.Context(), listener, own, refusals, mux)
+	go Serve(t.Context(), listener, own, refusals, mux, nil)
 
 	fleettest.Require(t, pki.Issue(ca.Dir, pki.Request{Role: pki.LB, Name: "late", Life: time.Nanosecond}))
 	late, err := pki.Load(ca.Dir, "late", pki.LB)

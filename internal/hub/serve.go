@@ -20,15 +20,24 @@ package hub
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
 	"net/http"
+	"slices"
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
-// Serve answers nodes and ctl until ctx ends, and closes the listener. Whom it refuses refusals counts. Streams end with ctx, and as soon as the peer's certificate is revoked.
-func Serve(ctx context.Context, listener net.Listener, credentials *pki.Credentials, refusals *Refusals, handler http.Handler) error {
+// Joining is what those are served who have no certificate: a protocol of their own, and nothing else.
+type Joining struct {
+	Protocol string
+	Serve    func(*tls.Conn) // the connection is closed after it
+}
+
+// Serve answers nodes and ctl until ctx ends, and closes the listener. Whom it refuses refusals counts. Streams end with ctx, and as soon as
+// the peer's certificate is revoked. joining nil: who has no certificate is refused.
+func Serve(ctx context.Context, listener net.Listener, credentials *pki.Credentials, refusals *Refusals, handler http.Handler, joining *Joining) error {
 	config := credentials.Server()
 	refusals.watch(config)
 	config.NextProtos = []string{"h2", "http/1.1"}
@@ -41,7 +50,27 @@ func Serve(ctx context.Context, listener net.Listener, credentials *pki.Credenti
 	}
 	server.Protocols.SetHTTP1(true)
 	server.Protocols.SetHTTP2(true)
+	if joining != nil {
+		joining.admit(server, credentials)
+	}
 	err := api.ServeUntil(ctx, server, func() error { return server.ServeTLS(listener, "", "") })
 	listener.Close() // also where it did not come to serving
 	return err
+}
+
+// admit has a server speak the protocol with those who ask TLS for that alone. net/http gives their connections to no handler.
+func (j *Joining) admit(server *http.Server, credentials *pki.Credentials) {
+	ours, others := credentials.Joining(j.Protocol), server.TLSConfig.GetConfigForClient
+	server.TLSConfig.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		if slices.Equal(hello.SupportedProtos, []string{j.Protocol}) {
+			return ours, nil
+		}
+		return others(hello)
+	}
+	server.TLSNextProto = map[string]func(*http.Server, *tls.Conn, http.Handler){
+		j.Protocol: func(_ *http.Server, c *tls.Conn, _ http.Handler) {
+			defer c.Close()
+			j.Serve(c)
+		},
+	}
 }

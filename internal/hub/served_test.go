@@ -25,7 +25,7 @@ func serveHub(t testing.TB, hub *Hub, credentials *pki.Credentials) (address str
 	mux.Handle(hub.Handler())
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- Serve(ctx, listener, credentials, nil, mux) }()
+	go func() { ended <- Serve(ctx, listener, credentials, nil, mux, nil) }()
 	stopped := false
 	stop = func() {
 		if stopped {

@@ -30,7 +30,7 @@ func served(t *testing.T, f func(t *testing.T, connect func() net.Conn, operator
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		server := ca.Issue(pki.Controller, "c1")
-		go func() { ended <- Serve(ctx, listener, server, nil, mux) }()
+		go func() { ended <- Serve(ctx, listener, server, nil, mux, nil) }()
 		f(t, listener.Connect, ca.Issue(pki.Ctl, "me").Client())
 		cancel()
 		<-ended

@@ -7,6 +7,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/cli/ctl/ask"
 	"github.com/ballast-lb/ballast/internal/cli/ctl/contexts"
 	"github.com/ballast-lb/ballast/internal/cli/ctl/fleet"
+	"github.com/ballast-lb/ballast/internal/cli/ctl/invite"
 	"github.com/ballast-lb/ballast/internal/cli/ctl/keys"
 	"github.com/ballast-lb/ballast/internal/cli/ctl/local"
 	"github.com/ballast-lb/ballast/internal/cli/ctl/pki"
@@ -17,7 +18,9 @@ func Command() *cobra.Command {
 	cmd := &cobra.Command{Use: "ctl", Short: "Show and change a running fleet"}
 	c := ask.New(cmd)
 	cmd.AddGroup(&cobra.Group{ID: "commands", Title: "Commands:"}, &cobra.Group{ID: "short", Title: "Short forms:"})
-	group(cmd, "commands", fleet.Service(c), fleet.Server(c), fleet.Node(c), fleet.Replica(c), fleet.Controller(c), fleet.Fleet(c), fleet.History(c), fleet.Apply(c),
+	node := fleet.Node(c)
+	node.AddCommand(ask.Short("invite", "invite add", invite.Add(c)))
+	group(cmd, "commands", fleet.Service(c), fleet.Server(c), node, invite.Command(c), fleet.Replica(c), fleet.Controller(c), fleet.Fleet(c), fleet.History(c), fleet.Apply(c),
 		keys.Key(c), keys.Ticket(c),
 		local.Status(c), local.Counter(c), local.Metrics(c), local.Connection(c), local.Suspect(c), local.Session(c), local.Trace(c), local.Config(c), local.QUIC(c),
 		local.BGP(c), local.Backup(c), pki.Command(c), contexts.Command(c))

@@ -4,6 +4,7 @@ package bootstrap
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"net"
@@ -14,6 +15,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/controller/members"
 	"github.com/ballast-lb/ballast/internal/daemon/listen"
+	"github.com/ballast-lb/ballast/internal/enrol"
 	"github.com/ballast-lb/ballast/internal/hub"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
@@ -35,6 +37,7 @@ type Ports struct {
 	peer                   peerServer   // of nodes
 	local, measured        *server
 	refusals               *hub.Refusals // of nodes
+	joining                atomic.Pointer[func(*tls.Conn)]
 	obstacles              atomic.Pointer[func() []string]
 }
 
@@ -92,12 +95,16 @@ func (p *Ports) Shown() *members.Shown { return p.peer.shown }
 // OpenStore has the store answer its peers from now on.
 func (p *Ports) OpenStore(h http.Handler) { p.peer.store.open(h) }
 
-// Handlers are what answers at each port once the store is open.
-type Handlers struct{ Nodes, Local, Metrics http.Handler }
+// Handlers are what answers at each port once the store is open. Joining answers nodes that have no certificate.
+type Handlers struct {
+	Nodes, Local, Metrics http.Handler
+	Joining               func(*tls.Conn)
+}
 
 // Open has handlers answer from now on. What keeps the controller from its work is told with its metrics.
 func (p *Ports) Open(h Handlers, obstacles func() []string) {
 	p.obstacles.Store(&obstacles)
+	p.joining.Store(&h.Joining)
 	p.measured.open(h.Metrics)
 	p.local.open(h.Local)
 	p.peer.rest.open(h.Nodes)
@@ -114,7 +121,12 @@ func (p *Ports) Serve(fail context.CancelCauseFunc) (stop func()) {
 			}
 		})
 	}
-	run(func() error { return hub.Serve(ctx, p.nodes, p.o.Credentials, p.refusals, &p.peer) })
+	joining := &hub.Joining{Protocol: enrol.Protocol, Serve: func(c *tls.Conn) {
+		if serve := p.joining.Load(); serve != nil { // else who asks tries another controller, or again
+			(*serve)(c)
+		}
+	}}
+	run(func() error { return hub.Serve(ctx, p.nodes, p.o.Credentials, p.refusals, &p.peer, joining) })
 	if p.socket != nil {
 		local := api.NewServer()
 		local.HandleRaw("/", p.local)

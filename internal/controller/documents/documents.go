@@ -24,6 +24,10 @@ const (
 	RingKey        = "ring" // replica.Members
 	TicketsKey     = "tickets"
 	RevokedPrefix  = "revoked/"
+
+	SigningKey        = "signing" // Signing
+	InvitationsPrefix = "invitations/"
+	EnrolledPrefix    = "enrolled/"
 )
 
 // OfFleet reports whether a document has a part of the fleet, which only makes sense as a whole (model.Fleet.Validate).

@@ -29,6 +29,9 @@ type Snapshot struct {
 	Ring        replica.Members
 	Tickets     rotation.TicketKeys
 	Revoked     map[string]*pki.Revocation // certificates, by Key
+	Signing     Signing                    // empty: there is none
+	Invitations map[string]*Invitation     // by id
+	Enrolled    map[string]*Enrolled       // nodes, by name
 	Revisions   map[string]uint64          // key -> revision of the document
 	ChangedAt   map[string]uint64          // service -> revision of the last change of anything about it
 }
@@ -36,6 +39,7 @@ type Snapshot struct {
 // New returns the snapshot of an empty store.
 func New() *Snapshot {
 	return &Snapshot{Services: map[string]*Service{}, Health: map[string]*fleet.Unhealthy{}, Revoked: map[string]*pki.Revocation{},
+		Invitations: map[string]*Invitation{}, Enrolled: map[string]*Enrolled{},
 		Revisions: map[string]uint64{}, ChangedAt: map[string]uint64{}}
 }
 
@@ -43,6 +47,7 @@ func New() *Snapshot {
 func (s *Snapshot) Clone() *Snapshot {
 	next := *s
 	next.Services, next.Health, next.Revoked = maps.Clone(s.Services), maps.Clone(s.Health), maps.Clone(s.Revoked)
+	next.Invitations, next.Enrolled = maps.Clone(s.Invitations), maps.Clone(s.Enrolled)
 	next.Revisions, next.ChangedAt = maps.Clone(s.Revisions), maps.Clone(s.ChangedAt)
 	return &next
 }
@@ -53,7 +58,7 @@ func (s *Snapshot) Equal(other *Snapshot) bool {
 }
 
 func (s *Snapshot) content() []any {
-	return []any{s.Services, s.Health, s.Keys, s.Nodes, s.Controllers, s.History, s.Balancers, s.Ring, s.Tickets, s.Revoked}
+	return []any{s.Services, s.Health, s.Keys, s.Nodes, s.Controllers, s.History, s.Balancers, s.Ring, s.Tickets, s.Revoked, s.Signing, s.Invitations, s.Enrolled}
 }
 
 // Rewrites reports whether a snapshot cannot have come of the one before, as revisions grow: the store was restored
@@ -77,6 +82,12 @@ func (s *Snapshot) Take(d store.Document, revision uint64) error {
 		err = takeInto(s.Health, name, d.Value)
 	} else if key, ok := strings.CutPrefix(d.Key, RevokedPrefix); ok {
 		err = takeInto(s.Revoked, key, d.Value)
+	} else if id, ok := strings.CutPrefix(d.Key, InvitationsPrefix); ok {
+		err = takeInto(s.Invitations, id, d.Value)
+	} else if name, ok := strings.CutPrefix(d.Key, EnrolledPrefix); ok {
+		err = takeInto(s.Enrolled, name, d.Value)
+	} else if d.Key == SigningKey {
+		err = decode(d.Value, &s.Signing)
 	} else if d.Key == NodesKey {
 		s.ChangedAt[model.SecondTierName] = max(s.ChangedAt[model.SecondTierName], revision)
 		err = decode(d.Value, &s.Nodes)

@@ -32,6 +32,8 @@ type Options struct {
 	// store.
 	TicketProblems func(*documents.Snapshot) []string
 	MemberProblems func() []string
+	// EnrolmentProblems say what keeps certificates of nodes from being signed.
+	EnrolmentProblems func() []string
 }
 
 // Reporter reports.
@@ -97,6 +99,7 @@ func (r *Reporter) Problems() []string {
 		problems = append(problems, problem)
 	}
 	problems = append(problems, r.o.TicketProblems(r.o.Mirror.Now())...)
+	problems = append(problems, r.o.EnrolmentProblems()...)
 	if r.o.Store != nil {
 		problems = append(problems, r.o.Store.PeerCondition().Problems()...)
 		problems = append(problems, r.o.MemberProblems()...)

@@ -3,6 +3,7 @@ package revoked
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"maps"
@@ -68,6 +69,7 @@ func (v *Revoker) Revoke(ctx context.Context, r *ballastv1.RevokeCertificateRequ
 		return nil, 0, connect.NewError(connect.CodeUnavailable, fmt.Errorf("find out who leaves the store with it: %w", err))
 	}
 	warnings = append(warnings, departure.Warnings()...)
+	warnings = append(warnings, v.signs(&entry)...)
 	unknown := entry.Name != "" && entry.Serial == "" && !v.known(ctx, entry.Name)
 	if unknown {
 		warnings = append(warnings, fmt.Sprintf("%s: no node or controller of that name is known, and no recorded change is by it: is the name right?", entry.Name))
@@ -183,6 +185,27 @@ func (v *Revoker) lockedOut(ctx context.Context, r *pki.Revocation, now *documen
 		out = append(out, "no controller would be left that nodes accept")
 	}
 	return out
+}
+
+// signs says what has to follow where a controller goes that may have been broken into: it has had the key of the signing authority. And it
+// says what goes with that.
+func (v *Revoker) signs(r *pki.Revocation) (warnings []string) {
+	now := v.o.Mirror.Now()
+	if now == nil || len(now.Signing.Certificate) == 0 {
+		return nil
+	}
+	signing, err := x509.ParseCertificate(now.Signing.Certificate)
+	if err != nil {
+		return nil
+	}
+	if r.Covers(signing) {
+		return []string{"it is the signing authority: all nodes that joined by a token are cut off, and join again once `ballast ctl pki delegate` has made another one"}
+	}
+	isController := r.Role == pki.Controller || r.Role == "" && slices.Contains(v.controllers(now), r.Name)
+	if isController && v.o.Credentials.Revokes(signing) == nil {
+		warnings = append(warnings, fmt.Sprintf("it is a controller's, which has the key of the signing authority: if it was stolen, revoke that, too: `ballast ctl pki revoke %s`", pki.SerialOf(signing)))
+	}
+	return warnings
 }
 
 // controllers are those that live, or while this one takes no part in that, those that the others have agreed on.

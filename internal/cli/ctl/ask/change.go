@@ -44,17 +44,24 @@ func Change[R proto.Message](c *Control, cmd *cobra.Command, method Method[R], r
 	if err != nil {
 		return done, err
 	}
+	return Meant(c, cmd, request, func(ctx context.Context, request R) (*ballastv1.ChangeResponse, error) {
+		return method(fleet, ctx, request)
+	})
+}
+
+// Meant carries out what says itself that it may do harm, once somebody has said that it is meant.
+func Meant[R proto.Message](c *Control, cmd *cobra.Command, request R, method func(context.Context, R) (*ballastv1.ChangeResponse, error)) (done Outcome, err error) {
 	if c.yes {
 		force(request)
 	}
-	answer, err := method(fleet, cmd.Context(), request)
+	answer, err := method(cmd.Context(), request)
 	if warnings := api.WarningsOf(err); len(warnings) > 0 {
 		Warn(cmd, warnings...)
 		if err := c.Confirm(cmd, "go on", "say --yes if that is meant"); err != nil {
 			return done, err
 		}
 		force(request)
-		answer, err = method(fleet, cmd.Context(), request)
+		answer, err = method(cmd.Context(), request)
 	}
 	if err != nil {
 		return done, err

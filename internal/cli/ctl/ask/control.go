@@ -111,6 +111,21 @@ func (c *Control) Controllers() (ballastv1connect.ControllersClient, error) {
 	return api.NewControllersClient(controllers, credentials.Client()), nil
 }
 
+// Enrolment asks controllers to invite nodes, or the one of this machine.
+func (c *Control) Enrolment() (ballastv1connect.EnrolmentClient, error) {
+	if err := c.target(); err != nil {
+		return nil, err
+	}
+	if len(c.controllers) == 0 {
+		return c.daemon().Enrolment(), nil
+	}
+	controllers, credentials, err := c.named()
+	if err != nil {
+		return nil, err
+	}
+	return api.NewEnrolmentClient(controllers, credentials.Client()), nil
+}
+
 // warnOfOld says when what is read may be old, once for each reason.
 func warnOfOld(cmd *cobra.Command) connect.ClientOption {
 	said := ""

@@ -18,7 +18,7 @@ import (
 // Command makes `ballast ctl pki`.
 func Command(c *ask.Control) *cobra.Command {
 	cmd := &cobra.Command{Use: "pki", Short: "Make and revoke the certificates by which controllers, nodes and operators know each other"}
-	cmd.AddCommand(initialize(), issue(), show(c.Output), revoke(c), list(c))
+	cmd.AddCommand(initialize(), issue(), delegate(c), show(c.Output), revoke(c), list(c))
 	return cmd
 }
 

@@ -93,7 +93,7 @@ func (l *Local) Serve(ctx context.Context, listener net.Listener, credentials *p
 	served := hub.New(hub.Options{Name: credentials.Identity().Name, Version: version, Reports: l.engine, Log: l.options.Log})
 	mux := http.NewServeMux()
 	mux.Handle(served.Handler())
-	if err := hub.Serve(ctx, listener, credentials, nil, mux); err != nil && ctx.Err() == nil {
+	if err := hub.Serve(ctx, listener, credentials, nil, mux, nil); err != nil && ctx.Err() == nil {
 		l.options.Log.Error("the listener for agents has ended", "error", err)
 	}
 }

@@ -176,7 +176,7 @@ func (r *Replication) serveAt(ctx context.Context, address string) error {
 	served, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go r.whileAddress(served, cancel, address)
-	if err := hub.Serve(served, listener, r.Credentials, nil, r.handler()); err != nil {
+	if err := hub.Serve(served, listener, r.Credentials, nil, r.handler(), nil); err != nil {
 		return fmt.Errorf("take copies of other load balancers: %w", err)
 	}
 	return nil

@@ -31,6 +31,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/listen"
 	"github.com/ballast-lb/ballast/internal/daemon/periodic"
 	"github.com/ballast-lb/ballast/internal/daemon/readiness"
+	"github.com/ballast-lb/ballast/internal/daemon/renewal"
 	"github.com/ballast-lb/ballast/internal/daemon/revocations"
 	"github.com/ballast-lb/ballast/internal/daemon/statefile"
 	"github.com/ballast-lb/ballast/internal/daemon/systemd"
@@ -79,6 +80,7 @@ type parts struct {
 	credentials *pki.Credentials   // with Controllers
 	client      *nodeclient.Client // nil: without controllers
 	revocations *revocations.List  // nil: it runs by a file
+	renewal     *renewal.Renewal   // as well
 
 	path       *server.Server
 	reconciler *guarded[*reconciler] // who has it may take tunnels, not the other way round
@@ -122,6 +124,7 @@ func Run(ctx context.Context, o Options) (err error) {
 			if d.revocations, err = revocations.Load(d.credentials, statefile.Agent(o.StateDir, o.Instance), pki.Agent, o.Log); err != nil {
 				return err
 			}
+			d.renewal = renewal.New(d.credentials, o.Controllers, o.Log)
 		}
 		d.client = nodeclient.NewClient(d.clientOptions())
 	}
@@ -168,6 +171,9 @@ func Run(ctx context.Context, o Options) (err error) {
 	running.Go(func() { readiness.Log(ctx, o.Log, d.reports.health) })
 	if d.credentials != nil {
 		running.Go(func() { d.credentials.Watch(ctx, o.Log) })
+	}
+	if d.renewal != nil {
+		running.Go(func() { d.renewal.Run(ctx) })
 	}
 	if o.Config != "" {
 		if err := configfile.Watch(ctx, o.Config, func() { d.reload(false) }); err != nil {

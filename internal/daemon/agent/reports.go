@@ -48,6 +48,7 @@ func (p reports) withoutEchoes() api.AgentStatus {
 	}
 	if p.revocations != nil {
 		status.Problems = append(status.Problems, p.revocations.Problems()...)
+		status.Problems = append(status.Problems, p.renewal.Problems()...)
 	}
 	p.tunnels.Do(func(t *tunnels.Tunnels) {
 		status.Tunnels = t.Status(time.Now())

@@ -18,6 +18,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/lb/replication"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/sweeper"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/tracing"
+	"github.com/ballast-lb/ballast/internal/daemon/renewal"
 	"github.com/ballast-lb/ballast/internal/daemon/revocations"
 	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/machine/fleet"
@@ -71,6 +72,7 @@ type parts struct {
 	alone       atomic.Pointer[decider.Local] // without: judges while no controller does; nil: they do
 	controllers *nodeclient.Client            // without
 	revocations *revocations.List             // as well
+	renewal     *renewal.Renewal              // as well
 	replication *replication.Replication      // as well
 	liveness    *liveness.Responder
 	bgp         *bgp.Announcer

@@ -33,6 +33,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/listen"
 	"github.com/ballast-lb/ballast/internal/daemon/periodic"
 	"github.com/ballast-lb/ballast/internal/daemon/readiness"
+	"github.com/ballast-lb/ballast/internal/daemon/renewal"
 	"github.com/ballast-lb/ballast/internal/daemon/revocations"
 	"github.com/ballast-lb/ballast/internal/daemon/statefile"
 	"github.com/ballast-lb/ballast/internal/daemon/systemd"
@@ -74,6 +75,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		if lb.revocations, err = revocations.Load(lb.credentials, statefile.LB(o.StateDir, o.Instance), pki.LB, o.Log); err != nil {
 			return err
 		}
+		lb.renewal = renewal.New(lb.credentials, o.Controllers, o.Log)
 	}
 	if lb.name, err = nodeName(o.Name, lb.credentials); err != nil {
 		return err
@@ -259,6 +261,9 @@ func (lb *lifecycle) run(ctx context.Context, listener net.Listener, undo func()
 	running.Go(func() { readiness.Log(ctx, lb.log, observer{lb.changes}.notReady) })
 	if lb.credentials != nil {
 		running.Go(func() { lb.credentials.Watch(ctx, lb.log) })
+	}
+	if lb.renewal != nil {
+		running.Go(func() { lb.renewal.Run(ctx) })
 	}
 	running.Go(func() { lb.clocks.Probe(ctx, lb.tables, lb.onClocks) })
 	reclaimed := lb.sweeper.Watch() // before anybody knows that we are here

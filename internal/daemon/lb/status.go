@@ -92,6 +92,7 @@ func (o observer) status() api.LBStatus {
 	}
 	if o.revocations != nil {
 		status.Problems = append(status.Problems, o.revocations.Problems()...)
+		status.Problems = append(status.Problems, o.renewal.Problems()...)
 	}
 	slices.Sort(status.Problems[len(stops):])
 	var err error

@@ -18,12 +18,12 @@ wait
 echo "$all requests"
 `
 
-// underRequests is a fleet as it is after section 8 of docs/start/first-fleet.md; its client sends requests.
+// underRequests is a fleet as it is after section 7 of docs/start/first-fleet.md; its client sends requests.
 func underRequests(t *testing.T, files ...string) *reader {
 	t.Helper()
 	r := boot(t, files...)
 	for _, block := range read(t, "../../docs/start/first-fleet.md") {
-		if strings.HasPrefix(block.section, "9.") {
+		if strings.HasPrefix(block.section, "8.") {
 			break
 		}
 		r.follow(block)

@@ -57,6 +57,6 @@ func Controller(version string) *cobra.Command {
 	consoleFlags(flags, &o.Console, &o.ConsoleToken)
 	timingFlags(flags, &o.Timing)
 	logging = command.LogFlags(flags)
-	cmd.AddCommand(restore())
+	cmd.AddCommand(initialize(), restore())
 	return cmd
 }

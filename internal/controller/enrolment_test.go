@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
@@ -209,7 +210,7 @@ func TestWhoIsNoControllerIsSentNothing(t *testing.T) {
 				return
 			}
 			defer connection.Close()
-			enrol.Send(connection, &ballastv1.JoinGreeting{Controller: "c1"})
+			enrol.Send(connection, &ballastv1.JoinGreeting{Controller: "c1", Time: timestamppb.Now()}) // fails where it is not believed
 			said, _ := bufio.NewReader(connection).Peek(1)
 			received <- said
 		}()

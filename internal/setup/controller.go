@@ -27,8 +27,18 @@ type Controller struct {
 
 const controllerUnit = "ballast-controller"
 
-// anywhere is an address for documents (RFC 5737): routes lead there as to most others.
-const anywhere = "192.0.2.1:9"
+// anywhere are addresses for documents (RFC 5737, RFC 3849): routes lead there as to most others.
+var anywhere = []string{"192.0.2.1:9", "[2001:db8::1]:9"}
+
+// ownAddress is the one that the machine uses by default.
+func ownAddress() (own netip.Addr, err error) {
+	for _, there := range anywhere {
+		if own, err = towards(there); err == nil {
+			return own, nil
+		}
+	}
+	return own, fmt.Errorf("find the address of this machine: %w: say --address", err)
+}
 
 // Run makes the authority and the controller's certificate, writes its options, starts it, and gives it the signing authority.
 func (c *Controller) Run(ctx context.Context) (err error) {
@@ -41,9 +51,9 @@ func (c *Controller) Run(ctx context.Context) (err error) {
 		return err
 	}
 	if len(c.Addresses) == 0 {
-		own, err := towards(anywhere)
+		own, err := ownAddress()
 		if err != nil {
-			return fmt.Errorf("find the address of this machine: %w: say --address", err)
+			return err
 		}
 		c.Addresses = []netip.Addr{own}
 	}

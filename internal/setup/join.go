@@ -80,23 +80,29 @@ func (j *Join) Run(ctx context.Context) error {
 	}
 	source := "--controller " + strings.Join(j.merged(joined.Controllers), ",") + " --name " + j.Name
 	options := strings.TrimSpace(strings.Join(append(j.interfaces(), j.Options), " "))
-	if !j.Again {
-		content := "SOURCE=\"" + source + "\"\n"
-		if options != "" {
-			content += "OPTIONS=\"" + options + "\"\n"
-		}
-		if err := create(j.defaults(unit), content, 0o644); err != nil {
-			return err
-		}
+	if err := j.writeOptions(unit, source, options); err != nil {
+		return err
 	}
 	if j.Systemd == nil {
-		j.say("nothing was started: the command is\n  ballast %s", strings.Join(strings.Fields(string(token.Role)+" "+source+" "+options), " "))
+		j.say("nothing was started: the command is\n  ballast %s", strings.Join(strings.Fields(string(token.Role)+" --instance "+j.Instance+" "+source+" "+options), " "))
 		return nil
 	}
 	if err := j.Systemd(ctx, unit); err != nil {
 		return err
 	}
 	return j.ready(ctx, token.Role, unit)
+}
+
+// writeOptions writes those of the unit. A node that joins again has them already.
+func (j *Join) writeOptions(unit, source, options string) error {
+	if j.Again && absent(j.defaults(unit)) != nil {
+		return nil
+	}
+	content := fmt.Sprintf("INSTANCE=%s\nSOURCE=\"%s\"\n", j.Instance, source)
+	if options != "" {
+		content += fmt.Sprintf("OPTIONS=\"%s\"\n", options)
+	}
+	return create(j.defaults(unit), content, 0o644)
 }
 
 // check refuses a machine that is a node already, before anybody is asked.

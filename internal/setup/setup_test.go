@@ -100,9 +100,12 @@ func (m *machine) start(unit string, arguments ...string) {
 	text, err := os.ReadFile(m.path("default", unit))
 	fleettest.Require(m, err)
 	for line := range strings.Lines(string(text)) {
-		_, value, ok := strings.Cut(strings.TrimSpace(line), "=")
+		key, value, ok := strings.Cut(strings.TrimSpace(line), "=")
 		if !ok {
 			m.Fatalf("options of %s: %s", unit, text)
+		}
+		if key == "INSTANCE" {
+			arguments = append(arguments, "--instance")
 		}
 		arguments = append(arguments, strings.Fields(strings.Trim(value, `"`))...)
 	}
@@ -181,7 +184,7 @@ func TestAMachineBecomesANodeByThreeCommands(t *testing.T) {
 		t.Fatalf("the line is %s", invited.Command)
 	}
 	arguments := append(strings.Fields(invited.Command)[1:], append(lb.files(), "--name", "lb1", "--interface", "eth0")...)
-	if said := lb.must(arguments...); !strings.Contains(said, "lb lb1: controller c1 has signed the certificate") || !strings.Contains(said, "ballast lb --controller 10.9.0.1:6443 --name lb1 --interface eth0") {
+	if said := lb.must(arguments...); !strings.Contains(said, "lb lb1: controller c1 has signed the certificate") || !strings.Contains(said, "ballast lb --instance default --controller 10.9.0.1:6443 --name lb1 --interface eth0") {
 		t.Errorf("join says %s", said)
 	}
 	certificate, err := pki.ReadCertificate(lb.path("tls", "lb1.crt"))
@@ -268,6 +271,18 @@ func TestNothingIsOverwritten(t *testing.T) {
 	}
 	if text, err := os.ReadFile(node.path("default", "ballast-agent")); err != nil || string(text) != "mine\n" {
 		t.Errorf("options are %q now", text)
+	}
+	fleettest.Require(t, os.Remove(node.path("default", "ballast-agent")))
+	if _, err := join("--name", "s2", "--again", "--instance", "second"); err == nil || !strings.Contains(err.Error(), "is the address of agent s1") {
+		t.Errorf("another node of the machine: %v", err)
+	}
+	c.must(c.ctl("pki", "revoke", "s1", "--yes")...)
+	if said, err := join("--name", "s1", "--again", "--instance", "second", "--options", "--metrics 127.0.0.1:9436"); err != nil || !strings.Contains(said, "ballast agent --instance second") {
+		t.Errorf("again, without options: %v, %s", err, said)
+	}
+	if text, err := os.ReadFile(node.path("default", "ballast-agent")); err != nil ||
+		string(text) != "INSTANCE=second\nSOURCE=\"--controller 10.9.0.1:6443 --name s1\"\nOPTIONS=\"--metrics 127.0.0.1:9436\"\n" {
+		t.Errorf("options are %q, %v", text, err)
 	}
 	c.must(c.ctl("invite", "revoke", invited.ID)...)
 	if _, err := join("--name", "s2"); err == nil {

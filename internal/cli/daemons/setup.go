@@ -2,6 +2,7 @@
 package daemons
 
 import (
+	"cmp"
 	"io"
 	"net/netip"
 	"strings"
@@ -34,7 +35,7 @@ func checkOptions(options string) error {
 
 // Join makes `ballast join`.
 func Join(version string) *cobra.Command {
-	j, stay := setup.Join{Version: version, Instance: "default"}, false
+	j, stay := setup.Join{Version: version}, false
 	cmd := &cobra.Command{
 		Use:   "join CONTROLLERS --token TOKEN",
 		Short: "Make this machine a load balancer or agent of a fleet, by a token",
@@ -53,7 +54,7 @@ func Join(version string) *cobra.Command {
 			if !stay {
 				j.Systemd = setup.Systemd()
 			}
-			if err := checkOptions(j.Options); err != nil {
+			if err := cmp.Or(checkOptions(j.Options), checkInstance(j.Instance)); err != nil {
 				return err
 			}
 			return j.Run(cmd.Context())
@@ -63,6 +64,7 @@ func Join(version string) *cobra.Command {
 	hostFlags(flags, &j.Host, &stay)
 	flags.StringVar(&j.Token, "token", "", "`TOKEN` of ballast ctl node invite, - reads it from standard input")
 	flags.StringVar(&j.Name, "name", "", "`NAME` of this machine in the fleet (default: that of the host)")
+	flags.StringVar(&j.Instance, "instance", "default", "`NAME` of the daemon among others on the machine")
 	flags.StringSliceVar(&j.Interfaces, "interface", nil, "`DEVICE` that packets come in by, for the daemon's options, may be repeated")
 	flags.StringVar(&j.Options, "options", "", "other `OPTIONS` of the daemon, like \"--metrics 127.0.0.1:9435\"")
 	flags.BoolVar(&j.Again, "again", false, "replace the certificate that this machine has joined by before; its options stay")

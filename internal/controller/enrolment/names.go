@@ -115,11 +115,11 @@ func (e *Enrolment) addressesOf(now *documents.Snapshot, at time.Time, wanted *p
 		}
 	}
 	for name, node := range now.Enrolled {
-		if name == wanted.Name || node.Role != wanted.Role || !e.lives(node, at) {
+		if name == wanted.Name || node.Role != wanted.Role {
 			continue
 		}
 		for _, address := range addresses {
-			if slices.Contains(node.Addresses, address) {
+			if slices.Contains(node.Addresses, address) && e.lives(node, at) { // last: it reads certificates
 				return nil, refuse(connect.CodeAlreadyExists, "%s is the address of %s %s, which joined from %s at %s: if that is gone, `ballast ctl pki revoke %s`; behind a translator of addresses, join from inside",
 					address, node.Role, name, node.From, node.At.Format(time.RFC3339), name)
 			}

@@ -57,6 +57,7 @@ func Delegate(dir string, life time.Duration) (*Signing, error) {
 		Subject:   pkix.Name{CommonName: "Ballast signing authority of " + now.UTC().Format("2006-01-02 15:04:05")},
 		NotBefore: now.Add(-clockSkew), NotAfter: ends,
 		KeyUsage: x509.KeyUsageCertSign, BasicConstraintsValid: true, IsCA: true, MaxPathLenZero: true,
+		PermittedDNSDomainsCritical: true, ExcludedDNSDomains: []string{""}, // all: browsers that trust the root do not take what it signs for a host
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, root, key.Public(), signer)
 	if err != nil {
@@ -113,7 +114,9 @@ func (s *Signing) Sign(request *Request, key *ecdsa.PublicKey, now time.Time) (c
 	if ends.After(s.Certificate.NotAfter) {
 		ends = s.Certificate.NotAfter
 	}
-	certificate, err := x509.CreateCertificate(rand.Reader, leafOf(request, now, ends), s.Certificate, key, s.key)
+	template := leafOf(request, now, ends)
+	template.DNSNames = nil // nodes are known by role and name, and browsers that trust the root believe names of DNS
+	certificate, err := x509.CreateCertificate(rand.Reader, template, s.Certificate, key, s.key)
 	if err != nil {
 		return nil, fmt.Errorf("sign the certificate of %s: %w", request.Name, err)
 	}

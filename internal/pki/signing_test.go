@@ -55,7 +55,9 @@ func newKey(t *testing.T) *ecdsa.PrivateKey {
 func forge(t *testing.T, dir string, request Request, below []*x509.Certificate, signer *ecdsa.PrivateKey) *Credentials {
 	t.Helper()
 	key := newKey(t)
-	der, err := x509.CreateCertificate(rand.Reader, leafOf(&request, time.Now(), time.Now().Add(day)), below[0], key.Public(), signer)
+	template := leafOf(&request, time.Now(), time.Now().Add(day))
+	template.DNSNames = request.DNS
+	der, err := x509.CreateCertificate(rand.Reader, template, below[0], key.Public(), signer)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,6 +95,72 @@ func TestNodesOfTheSigningAuthorityArePeers(t *testing.T) {
 	}
 	if seen, other, err, clientErr := meet(t, lb.Server(), agent.Client(LB)); err != nil || clientErr != nil || seen.Name != "s1" || other.Name != "lb1" {
 		t.Fatalf("among each other: %+v, %+v, %v, %v", seen, other, err, clientErr)
+	}
+}
+
+// Promise: No certificate that comes through the signing authority is good for a name of DNS, whatever it is called, and whoever has the authority's key.
+func TestTheSigningAuthoritySpeaksForNoNameOfDNS(t *testing.T) {
+	dir := fleet(t)
+	s := delegate(t, dir)
+	controller := load(t, dir, "controller")
+	roots, intermediates := x509.NewCertPool(), x509.NewCertPool()
+	roots.AddCert(controller.Root())
+	intermediates.AddCert(s.Certificate)
+	const host = "www.example.com"
+	browses := func(leaf *x509.Certificate) error {
+		_, err := leaf.Verify(x509.VerifyOptions{Roots: roots, Intermediates: intermediates, DNSName: host})
+		return err
+	}
+	node := load(t, enrol(t, dir, s, Request{Role: LB, Name: host, DNS: []string{host}, Life: day}), host)
+	if own := node.Own(); len(own.DNSNames) > 0 || browses(own) == nil {
+		t.Errorf("a node called %s is good for %q: %v", host, own.DNSNames, browses(own))
+	}
+	if seen, _, err, clientErr := meet(t, controller.Server(), node.Client()); err != nil || clientErr != nil || seen.Name != host {
+		t.Errorf("it is no peer: %+v, %v, %v", seen, err, clientErr)
+	}
+	thief := forge(t, dir, Request{Role: LB, Name: "lb1", DNS: []string{host}}, []*x509.Certificate{s.Certificate}, s.key)
+	var excluded x509.CertificateInvalidError
+	if err := browses(thief.Own()); !errors.As(err, &excluded) || excluded.Reason != x509.CANotAuthorizedForThisName {
+		t.Errorf("who has the key makes one for %s: %v", host, err)
+	}
+	if _, _, err, _ := meet(t, controller.Server(), thief.Client()); err == nil {
+		t.Error("controllers take it")
+	}
+}
+
+// Signing authorities of before had no constraint, and their nodes names of DNS: both go on.
+func TestASigningAuthorityOfBeforeGoesOn(t *testing.T) {
+	dir := fleet(t)
+	root, signer, err := readPair(dir, authorityName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := newKey(t)
+	template := &x509.Certificate{Subject: pkix.Name{CommonName: "before"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(day),
+		KeyUsage: x509.KeyUsageCertSign, BasicConstraintsValid: true, IsCA: true, MaxPathLenZero: true}
+	der, err := x509.CreateCertificate(rand.Reader, template, root, key.Public(), signer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	controller := load(t, dir, "controller")
+	s, err := controller.Signing(encoded(t, &Signing{before, key}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, node := range map[string]*Credentials{
+		"one of now":    load(t, enrol(t, dir, s, Request{Role: LB, Name: "lb1", Life: time.Hour}), "lb1"),
+		"one of before": forge(t, dir, Request{Role: LB, Name: "lb2", DNS: []string{"lb2"}}, []*x509.Certificate{before}, key),
+	} {
+		if _, _, err, clientErr := meet(t, controller.Server(), node.Client()); err != nil || clientErr != nil {
+			t.Errorf("%s is refused: %v, %v", what, err, clientErr)
+		}
+		if len(node.Own().DNSNames) > 0 != (what == "one of before") {
+			t.Errorf("%s has names %q", what, node.Own().DNSNames)
+		}
 	}
 }
 

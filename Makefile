@@ -15,7 +15,7 @@ export PATH := $(PATH):/usr/local/go/bin:/usr/local/sbin:/usr/sbin:/sbin
 VERSION  := $(shell git describe --tags --match 'v[0-9]*' --always --dirty 2>/dev/null || echo unknown)
 SUDO     := $(if $(filter 0,$(shell id -u)),,sudo)
 # a package for each BPF program
-PROGRAMS := $(addprefix internal/linux/,lb server checkroute link bfd) internal/lab/bench/wrapper
+PROGRAMS := $(addprefix internal/linux/,lb server checkroute link bfd segment) internal/lab/bench/wrapper
 API      := internal/api/ballastv1
 STAMP    := bin/.generated
 # enumerations of the model, as the BPF programs read them

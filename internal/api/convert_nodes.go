@@ -24,7 +24,8 @@ func nodesToProto(nodes []model.Node) (list []*ballastv1.Node) {
 
 // NodeToProto returns one node as it is sent.
 func NodeToProto(n *model.Node) *ballastv1.Node {
-	return &ballastv1.Node{Name: n.Name, Tier: nameUnless(n.Tier, 0), Address: addressText(n.Address), Id: uint32(n.ID), State: n.State.String(), Bgp: bgpToProto(&n.BGP)}
+	return &ballastv1.Node{Name: n.Name, Tier: nameUnless(n.Tier, 0), Address: addressText(n.Address), Id: uint32(n.ID), State: n.State.String(), Bgp: bgpToProto(&n.BGP),
+		L2: l2ToProto(&n.L2)}
 }
 
 // nodeHealthToProto returns nil for what is not given: there may be nobody to check.
@@ -63,7 +64,24 @@ func (in *input) node(path string, m *ballastv1.Node) model.Node {
 	in.address(path, "address", &n.Address, m.GetAddress())
 	choose(in, path, "state", &n.State, m.GetState())
 	in.bgp(path+".bgp", &n.BGP, m.GetBgp())
+	in.l2(path+".l2", &n.L2, m.GetL2())
 	return n
+}
+
+// l2ToProto returns nil for a load balancer that announces nothing on its segment.
+func l2ToProto(l *model.L2) *ballastv1.L2 {
+	if l.IsZero() {
+		return nil
+	}
+	return &ballastv1.L2{Interface: l.Interface, AnnounceDelay: durationUnlessZero(l.Delay)}
+}
+
+func (in *input) l2(path string, l *model.L2, m *ballastv1.L2) {
+	if m == nil {
+		return
+	}
+	l.Interface = m.Interface
+	in.positive(path+".announce_delay", &l.Delay, m.AnnounceDelay)
 }
 
 // ReplicasToProto returns nil for a fleet without.

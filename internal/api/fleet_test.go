@@ -328,11 +328,11 @@ func TestNodesThatCannotBeAreRefused(t *testing.T) {
 		}
 	}
 	for want, ask := range map[string]func() (*ballastv1.ChangeResponse, error){
-		`there is a node "lb2" already`:         add(&ballastv1.Node{Name: "lb2", Tier: "second"}),
-		"nodes[3].tier: missing, and so is bgp": add(&ballastv1.Node{Name: "lb4"}),
-		"nodes[3].address: missing":             add(&ballastv1.Node{Name: "lb4", Tier: "second"}),
-		`nodes.lb4.tier: unknown value "both"`:  add(&ballastv1.Node{Name: "lb4", Tier: "both"}),
-		"nodes[3].id: 8 is out of range 1-7":    add(&ballastv1.Node{Name: "lb4", Tier: "second", Address: "192.0.2.4", Id: 8}),
+		`there is a node "lb2" already`:                 add(&ballastv1.Node{Name: "lb2", Tier: "second"}),
+		"nodes[3].tier: missing, and so are bgp and l2": add(&ballastv1.Node{Name: "lb4"}),
+		"nodes[3].address: missing":                     add(&ballastv1.Node{Name: "lb4", Tier: "second"}),
+		`nodes.lb4.tier: unknown value "both"`:          add(&ballastv1.Node{Name: "lb4", Tier: "both"}),
+		"nodes[3].id: 8 is out of range 1-7":            add(&ballastv1.Node{Name: "lb4", Tier: "second", Address: "192.0.2.4", Id: 8}),
 		"nodes[0].state: only nodes of the second tier": func() (*ballastv1.ChangeResponse, error) {
 			return fleet.DrainNode(t.Context(), &ballastv1.NodeRequest{Node: "lb1"})
 		},

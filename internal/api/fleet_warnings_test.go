@@ -64,10 +64,10 @@ func TestWhatHarmsClientsOrCannotBeTakenBackNeedsForce(t *testing.T) {
 				return nil, err
 			}
 			return fleet.Apply(t.Context(), &ballastv1.ApplyRequest{Services: current.Services, Force: force})
-		}, "no active node has bgp any more"},
+		}, "no active node announces VIPs any more"},
 		"drain of the last that announces": {func(fleet ballastv1connect.FleetClient, force bool) (*ballastv1.ChangeResponse, error) {
 			return fleet.DrainNode(t.Context(), &ballastv1.NodeRequest{Node: "lb1", Force: force})
-		}, "no active node has bgp any more"},
+		}, "no active node announces VIPs any more"},
 		"apply with old keys": {func(fleet ballastv1connect.FleetClient, force bool) (*ballastv1.ChangeResponse, error) {
 			current, err := fleet.GetFleet(t.Context(), &ballastv1.GetFleetRequest{})
 			if err != nil {

@@ -152,7 +152,7 @@ func TestMisspeltCommandsFailWithASuggestion(t *testing.T) {
 		"ctl server weight web s1 1 2":         `argument "2" is one too many`,
 		"ctl server drain web s1 --dedline":    "did you mean --deadline?",
 		"ctl server drain web s1 --deadline 5": "invalid argument \"5\"",
-		"ctl node add lb3":                     "[tier bgp-as]",
+		"ctl node add lb3":                     "[tier bgp-as l2-interface]",
 		"agent":                                "[file controller detach]",
 		"ctl frobnicate":                       "see `ballast ctl --help`",
 		"completion nosuchshell":               "nosuchshell",

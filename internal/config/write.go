@@ -32,6 +32,7 @@ type fileNode struct {
 	ID      uint16     `json:"id,omitempty"`
 	State   string     `json:"state,omitempty"`
 	BGP     *model.BGP `json:"bgp,omitempty"`
+	L2      *model.L2  `json:"l2,omitempty"`
 }
 
 // Marshal writes a fleet as a configuration file: every value that is not zero, keys in the order of the documentation, secrets
@@ -75,11 +76,14 @@ func writeNode(n *model.Node) fileNode {
 	if n.Tier == model.TierSecond {
 		file.Address, file.ID = n.Address.String(), n.ID
 	}
-	if n.Tier == model.TierSecond || !n.BGP.IsZero() {
+	if n.Tier == model.TierSecond || n.Announces() {
 		file.State = n.State.String()
 	}
 	if !n.BGP.IsZero() {
 		file.BGP = &n.BGP
+	}
+	if !n.L2.IsZero() {
+		file.L2 = &n.L2
 	}
 	return file
 }

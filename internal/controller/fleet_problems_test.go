@@ -44,11 +44,11 @@ func TestTheStatusSaysWhatClientsNotice(t *testing.T) {
 		fleettest.Require(t, lb.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Condition{Condition: &ballastv1.Condition{Ready: true, Announcements: told}}}))
 	}
 	say(&ballastv1.Announcements{})
-	await("no session is up", "VIP 198.51.100.1 is announced to no router")
+	await("no session is up", "VIP 198.51.100.1 is announced by no connected load balancer")
 	say(&ballastv1.Announcements{Vips: []string{"198.51.100.1"}})
 	await("it is announced")
 	say(&ballastv1.Announcements{Vips: []string{"198.51.100.2"}})
-	await("another VIP is", "VIP 198.51.100.1 is announced to no router")
+	await("another VIP is", "VIP 198.51.100.1 is announced by no connected load balancer")
 	say(nil)
 	await("an older version says nothing of it")
 

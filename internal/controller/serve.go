@@ -32,7 +32,7 @@ func (c *controller) localRoutes() *api.Server {
 	s.HandleRaw(api.NewFleetHandler(c.fleet))
 	s.HandleRaw(ballastv1connect.NewControllersHandler(c.members))
 	s.HandleRaw(ballastv1connect.NewEnrolmentHandler(c.enrolment))
-	s.Otherwise("this is a controller, which sees no packets and has no configuration file: bgp, config, connection, counter, session, suspect and trace are of one load balancer: " +
+	s.Otherwise("this is a controller, which sees no packets and has no configuration file: bgp, l2, config, connection, counter, session, suspect and trace are of one load balancer: " +
 		"run the command there; `ballast ctl history list` and `apply --dry-run` show what changed and what differs from a file")
 	return s
 }

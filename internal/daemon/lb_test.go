@@ -28,7 +28,7 @@ import (
 func init() {
 	dir := os.Getenv(daemonDir)
 	role := os.Getenv(daemonProcess)
-	name, isLB := map[string]string{"lb": "", "remote-lb": "lb1", "remote-lb6": "lb1", "first-lb": "lb1", "second-lb": "lb2", "greedy-lb": "", "wide-lb": "", "lost-lb": "", "generic-lb": "", "bgp-lb": "lb1", "heard-lb": "lb1"}[role]
+	name, isLB := map[string]string{"lb": "", "remote-lb": "lb1", "remote-lb6": "lb1", "first-lb": "lb1", "second-lb": "lb2", "greedy-lb": "", "wide-lb": "", "lost-lb": "", "generic-lb": "", "bgp-lb": "lb1", "heard-lb": "lb1", "l2-lb1": "lb1", "l2-lb2": "lb2"}[role]
 	if !isLB {
 		return
 	}
@@ -47,6 +47,9 @@ func init() {
 	}
 	if role == "wide-lb" {
 		options.Interfaces = []string{"eth0", "lo"}
+	}
+	if strings.HasPrefix(role, "l2-") {
+		options.Metrics = ""
 	}
 	if role == "heard-lb" {
 		options.Listen, options.TLSDir = "10.9.0.1:6443", filepath.Join(dir, "tls")

@@ -163,7 +163,7 @@ func (n *Nodes) Remember(names []string) []string {
 	return n.lost.remember(names, n.lbs)
 }
 
-// Announced counts, by VIP, the connected load balancers that announce it to a router. speakers is how many of them have BGP; known: each of
+// Announced counts, by VIP, the connected load balancers that announce it. speakers is how many of them have BGP or L2; known: each of
 // those in names has reported what it announces.
 func (n *Nodes) Announced(names []string) (by map[string]int, speakers int, known bool) {
 	n.mutex.Lock()

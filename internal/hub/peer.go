@@ -48,7 +48,7 @@ type peer struct {
 type reported struct {
 	ready       string // as NodeStatus has it
 	problems    []string
-	vips        *ballastv1.Announcements // load balancers; nil: it has no BGP, or is of an older version
+	vips        *ballastv1.Announcements // load balancers; nil: it has neither BGP nor L2, or is of an older version
 	paths       *ballastv1.PathMTUs      // load balancers; nil: none yet
 	receiver    *ballastv1.Receiver      // agents; nil: none yet
 	unavailable []string                 // agents: sources of load that do not work

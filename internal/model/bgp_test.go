@@ -41,7 +41,7 @@ func TestBGPThatCannotWorkIsRefusedWithTheReason(t *testing.T) {
 		"bgp.bfd.interval: missing":                                  func(n *Node) { n.BGP.BFD.Multiplier = 3 },
 		"bgp.bfd.interval: 1ms is out of range":                      func(n *Node) { n.BGP.BFD = BFD{Duration(time.Millisecond), 3} },
 		"bgp: nodes of the second get what the first sends":          func(n *Node) { n.Tier, n.ID, n.Address = TierSecond, 1, netip.MustParseAddr("192.0.2.9") },
-		"tier: missing, and so is bgp":                               func(n *Node) { n.BGP = BGP{} },
+		"tier: missing, and so are bgp and l2":                       func(n *Node) { n.BGP = BGP{} },
 		"address: only nodes of the second tier have one: remove it": func(n *Node) { n.Address = netip.MustParseAddr("192.0.2.9") },
 	} {
 		f := speaker()

@@ -20,6 +20,7 @@ func (f *Fleet) ApplyDefaults() {
 	f.MakeRoomForNodes()
 	for i := range f.Nodes {
 		f.Nodes[i].BGP.applyDefaults()
+		f.Nodes[i].L2.applyDefaults()
 	}
 	for i := range f.Services {
 		f.Services[i].ApplyDefaults()

@@ -40,7 +40,7 @@ func TableSizes() []uint32 { return slices.Clone(tableSizes) }
 type Fleet struct {
 	Keys     Keys      `json:"-"` // secrets never leave by way of JSON; config.Marshal writes them
 	Services []Service `json:"services"`
-	// Nodes are the load balancers that have a tier, or BGP. Others are one tier by themselves.
+	// Nodes are the load balancers that have a tier, or announce VIPs. Others are one tier by themselves.
 	Nodes []Node `json:"nodes,omitempty"`
 	// NodeHealth is how those of the first tier find out which of the second are alive.
 	NodeHealth Health `json:"node_health,omitzero"`
@@ -51,14 +51,15 @@ type Fleet struct {
 	TunnelsFrom []netip.Addr `json:"tunnels_from,omitempty"`
 }
 
-// Node is a load balancer with a tier, or one that speaks BGP.
+// Node is a load balancer with a tier, or one that announces VIPs.
 type Node struct {
 	Name    string      `json:"name"`
 	Tier    Tier        `json:"tier,omitempty"`   // 0: none
 	Address netip.Addr  `json:"address,omitzero"` // second tier: where the first sends to
 	ID      uint16      `json:"id,omitempty"`     // second tier: what the cookie's first bits carry; from 1
-	State   ServerState `json:"state"`            // second tier: draining nodes get no new connections; with BGP: only active ones announce
+	State   ServerState `json:"state"`            // second tier: draining nodes get no new connections; with BGP or L2: only active ones announce
 	BGP     BGP         `json:"bgp,omitzero"`     // none with the second tier
+	L2      L2          `json:"l2,omitzero"`      // none with the second tier, nor with BGP
 }
 
 // Keys are the secrets of a fleet. An all-zero key counts as missing.

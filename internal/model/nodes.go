@@ -124,10 +124,16 @@ func (f *Fleet) validateNode(path string, i int, taken nodesTaken, found *findin
 	if !n.BGP.IsZero() {
 		n.BGP.validate(path+".bgp", taken.addresses, found)
 	}
+	if !n.L2.IsZero() {
+		n.L2.validate(path+".l2", found)
+	}
+	if !n.L2.IsZero() && !n.BGP.IsZero() {
+		found.add(path+".l2", "use one of both", "the node has bgp: routers would have two ways to its VIPs")
+	}
 	switch n.Tier {
 	case 0:
-		if n.BGP.IsZero() {
-			found.add(path+".tier", "use one of "+choices(tierNames)+", or remove the node", "missing, and so is bgp")
+		if !n.Announces() {
+			found.add(path+".tier", "use one of "+choices(tierNames)+", or remove the node", "missing, and so are bgp and l2")
 		}
 		n.refuseOfFirst(path, found)
 	case TierFirst:
@@ -135,6 +141,9 @@ func (f *Fleet) validateNode(path string, i int, taken nodesTaken, found *findin
 	case TierSecond:
 		if !n.BGP.IsZero() {
 			found.add(path+".bgp", "give it to nodes of the first tier", "nodes of the second get what the first sends them, not what routers send")
+		}
+		if !n.L2.IsZero() {
+			found.add(path+".l2", "give it to nodes of the first tier", "nodes of the second get what the first sends them, not what clients send")
 		}
 		n.validateAddress(path+".address", taken, found)
 		f.validateNodeID(path+".id", n, taken, found)
@@ -151,8 +160,8 @@ func (n *Node) refuseOfFirst(path string, found *findings) {
 	if n.ID != 0 {
 		found.add(path+".id", "remove it, or use tier: second", why)
 	}
-	if n.State != StateActive && n.BGP.IsZero() {
-		found.add(path+".state", "remove it, and send clients to the other load balancers", "only nodes of the second tier, or with bgp, have one")
+	if n.State != StateActive && !n.Announces() {
+		found.add(path+".state", "remove it, and send clients to the other load balancers", "only nodes of the second tier, or with bgp or l2, have one")
 	}
 }
 

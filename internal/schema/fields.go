@@ -24,6 +24,7 @@ type (
 	server  = model.Server
 	node    = model.Node
 	bgp     = model.BGP
+	l2      = model.L2
 )
 
 // Service are the fields of a service but its servers.
@@ -198,7 +199,7 @@ var Server = []Field[server]{
 		Doc: "time at which a draining server is switched off"},
 }
 
-// Node are the fields of a load balancer with a tier, or with BGP.
+// Node are the fields of a load balancer with a tier, or one that announces VIPs.
 var Node = slices.Concat([]Field[node]{
 	{Key: "name", Value: name(func(n *node) *string { return &n.Name }),
 		Doc: "name in its certificate, or `--name`"},
@@ -209,8 +210,8 @@ var Node = slices.Concat([]Field[node]{
 	{Key: "id", Value: number(func(n *node) *uint16 { return &n.ID }, "number", 1, 1<<model.MaxNodeBits-1), Values: "1 to 2^node_bits-1", Default: "by `ctl` the next free one",
 		Doc: "second tier: id in cookies, the same on every node"},
 	{Key: "state", Value: choice(func(n *node) *model.ServerState { return &n.State }), Default: "active",
-		Doc: "`draining`: no new connections, existing ones stay; `off`: no packets from the first tier", More: "With `bgp`, both announce nothing"},
-}, Section("bgp", BGP, func(n *node) *bgp { return &n.BGP }))
+		Doc: "`draining`: no new connections, existing ones stay; `off`: no packets from the first tier", More: "With `bgp` or `l2`, both announce nothing"},
+}, Section("bgp", BGP, func(n *node) *bgp { return &n.BGP }), Section("l2", L2, func(n *node) *l2 { return &n.L2 }))
 
 // BGP are the fields of how a load balancer announces VIPs.
 var BGP = []Field[bgp]{
@@ -250,6 +251,14 @@ var BGP = []Field[bgp]{
 		Doc: "interval of BFD packets, by which routers detect a dead host"},
 	{Key: "bfd.multiplier", Value: number(func(b *bgp) *uint8 { return &b.BFD.Multiplier }, "packets", 1, math.MaxUint8), Default: fmt.Sprint(model.DefaultBFD),
 		Doc: "number of missing packets that mean a dead host"},
+}
+
+// L2 are the fields of how a load balancer announces VIPs on its segment.
+var L2 = []Field[l2]{
+	{Key: "interface", Value: text(func(l *l2) *string { return &l.Interface }), Values: "network device",
+		Doc: "device that answers ARP and Neighbor Discovery for VIPs", More: "See `docs/run/bgp.md`"},
+	{Key: "announce_delay", Value: span(func(l *l2) *model.Duration { return &l.Delay }, model.MinAnnounceDelay, model.Duration(time.Hour)), Default: short(model.DefaultAnnounce),
+		Doc: "time that a VIP must be usable again before this load balancer takes it"},
 }
 
 // Replicas are the fields of the replicated table.

@@ -20,7 +20,7 @@ var bpfLayers = []string{
 	"wire",
 	"lb/packet", "lb/carrier", "lb/state", "lb/dispatch", "lb/affinity", "lb/ladder", "lb/send", "lb/walk",
 	"server", "server/socket", "server/flow", "server/timestamp", "server/accept", "server/takeover", "server/mptcp", "server/tunnel", "server/walk",
-	"check", "bfd", "link", "bench",
+	"check", "bfd", "segment", "link", "bench",
 }
 
 var included = regexp.MustCompile(`(?m)^\s*#\s*include\s*"([^"]*)"`)

@@ -23,7 +23,7 @@ func Command() *cobra.Command {
 	group(cmd, "commands", fleet.Service(c), fleet.Server(c), node, invite.Command(c), fleet.Replica(c), fleet.Controller(c), fleet.Fleet(c), fleet.History(c), fleet.Apply(c),
 		keys.Key(c), keys.Ticket(c),
 		local.Status(c), local.Counter(c), local.Metrics(c), local.Connection(c), local.Suspect(c), local.Session(c), local.Trace(c), local.Config(c), local.QUIC(c),
-		local.BGP(c), local.Backup(c), pki.Command(c), contexts.Command(c))
+		local.BGP(c), local.L2(c), local.Backup(c), pki.Command(c), contexts.Command(c))
 	connections := ask.Short("connections", "connection list", local.ListConnections(c))
 	connections.AddCommand(ask.Short("suspects", "suspect list", local.ListSuspects(c)), ask.Short("suspect", "suspect add", local.AddSuspect(c)),
 		ask.Short("clear", "suspect remove", local.RemoveSuspect(c)))

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"net/netip"
 	"os/exec"
 	"path/filepath"
 	"reflect"
@@ -39,7 +40,7 @@ func aLoadBalancer(t *testing.T, socket string) (stop func()) {
 	server.HandleRaw(api.NewFleetHandler(memory))
 	for path, answer := range map[string]any{
 		api.PathStatus: api.LBStatus{Status: api.Status{Role: "lb", Ready: true}}, api.PathCounters: api.Counters{Counters: map[string]uint64{"passed_not_ip": 3}},
-		api.PathBGP: api.BGPStatus{AS: 64600}, api.PathSessions: []api.SessionCounts{{Service: "web", Answered: 1}}, api.PathSuspects: []api.Suspect{{Service: "web"}},
+		api.PathBGP: api.BGPStatus{AS: 64600}, api.PathL2: api.L2Status{Interface: "eth0", VIPs: []api.L2VIP{{VIP: netip.MustParseAddr("198.51.100.10")}}, Peers: []api.L2Peer{{Name: "lb2"}}}, api.PathSessions: []api.SessionCounts{{Service: "web", Answered: 1}}, api.PathSuspects: []api.Suspect{{Service: "web"}},
 		api.PathConnections: api.Connections{Node: "lb1", Connections: []api.Connection{}}, api.PathServices: []api.ServiceStatus{{Service: web}},
 	} {
 		server.Handle("GET "+path, func(*http.Request) (any, error) { return answer, nil })

@@ -36,7 +36,7 @@ func TestTiersAreRunByCtl(t *testing.T) {
 		ctl.expect("node undrain lb3", "node lb3: state draining -> active")
 		ctl.expect("node remove lb4", "node lb4: removed")
 		ctl.refuse("node drain lb4", `there is no node "lb4"`)
-		ctl.refuse("node drain lb1", "only nodes of the second tier, or with bgp, have one")
+		ctl.refuse("node drain lb1", "only nodes of the second tier, or with bgp or l2, have one")
 		ctl.refuse("node add lb5 --tier second --address 10.0.0.1", "the address of server s1 of service web")
 		ctl.refuse("service set web --table-index-bits 5", "services.web.table.index_bits: living connections carry indices of another width: keep 6")
 		ctl.expect("service set web --table-idle-timeout 1m", "service web: table.idle_timeout 5m0s -> 1m0s")
@@ -88,7 +88,7 @@ func TestALostNodeIsForgotten(t *testing.T) {
 
 func TestALoadBalancerWithBGPIsAdded(t *testing.T) {
 	byEveryWay(t, func(t *testing.T, ctl *terminal) {
-		ctl.refuse("node add lb4", "[tier bgp-as]")
+		ctl.refuse("node add lb4", "[tier bgp-as l2-interface]")
 		ctl.refuse("node add lb4 --bgp-as 64600", "neighbors")
 		out := ctl.must("node", "add", "lb4", "--bgp-as", "64600", "--bgp-neighbors", "10.20.4.1 as 64512, 10.20.4.2", "--bgp-neighbor-as", "64513",
 			"--bgp-hold-time", "9s", "--bgp-bfd-interval", "200ms", "--bgp-communities", "64512:100,no-export", "--bgp-password-file", "/etc/ballast/bgp.password")

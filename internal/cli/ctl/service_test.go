@@ -100,7 +100,7 @@ func TestServiceCommandsRefuseWhatTheyCannotRead(t *testing.T) {
 		"service set web --load-interval 1h":              "use 10ms to 10s",
 		"server add web 10.0.0.1 --weight 257":            "use 0 to 256",
 		"service set web --table-packet-limit -1":         "use a decimal number from 0 to 60000",
-		"node add lb1":                                    "[tier bgp-as]",
+		"node add lb1":                                    "[tier bgp-as l2-interface]",
 		"node add lb1 --tier third":                       "use one of first, second",
 		"node add lb1 --tier second --address x":          "is not an IP address",
 		"node health":                                     "nothing to change",

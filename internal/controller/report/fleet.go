@@ -32,7 +32,7 @@ func (r *Reporter) FleetProblems() (problems []string) {
 	problems = append(problems, r.mtuProblems(&fleet)...)
 	var speakers []string
 	for i := range fleet.Nodes {
-		if !fleet.Nodes[i].BGP.IsZero() {
+		if fleet.Nodes[i].Announces() {
 			speakers = append(speakers, fleet.Nodes[i].Name)
 		}
 	}
@@ -45,7 +45,7 @@ func (r *Reporter) FleetProblems() (problems []string) {
 		s := &fleet.Services[i]
 		if vip := s.VIP.String(); !s.Functions() && by[vip] == 0 && !said[vip] {
 			said[vip] = true
-			problems = append(problems, fmt.Sprintf("VIP %s is announced to no router by any connected load balancer: see `ballast ctl bgp show` there", vip))
+			problems = append(problems, fmt.Sprintf("VIP %s is announced by no connected load balancer: see `ballast ctl bgp show` or `ballast ctl l2 show` there", vip))
 		}
 	}
 	return problems

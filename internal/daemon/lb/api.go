@@ -37,6 +37,12 @@ func (e endpoints) routes() *api.Server {
 		}
 		return nil, api.BadRequest("node %s has no BGP: give it bgp among the fleet's nodes (docs/run/bgp.md)", e.name)
 	})
+	s.Handle("GET "+api.PathL2, func(*http.Request) (any, error) {
+		if status := e.l2.Status(); status != nil {
+			return status, nil
+		}
+		return nil, api.BadRequest("node %s announces nothing on its segment: give it l2 among the fleet's nodes (docs/run/bgp.md)", e.name)
+	})
 	s.Handle("GET "+api.PathConnections, e.sweeper.Connections)
 	s.Handle("GET "+api.PathSuspects, e.sweeper.ListSuspects)
 	s.Handle("POST "+api.PathSuspects, e.sweeper.SetSuspect)
@@ -50,7 +56,7 @@ func (e endpoints) routes() *api.Server {
 }
 
 func (e endpoints) metricsHandler() http.Handler {
-	own := []prometheus.Collector{e.sweeper, e.bgp, &report.Metrics{
+	own := []prometheus.Collector{e.sweeper, e.bgp, e.l2, &report.Metrics{
 		Tables: e.tables, NoCookie: e.clocks.NoCookie,
 		Refused:  func() bool { return e.outcome.Load().config.Error != "" },
 		Unsaved:  func() bool { return e.outcome.Load().unsaved != "" },

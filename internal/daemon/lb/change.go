@@ -85,6 +85,7 @@ func (c changing) reconcile(next *desired.State) error {
 	}
 	c.save()
 	c.bgp.Wake()
+	c.l2.Wake()
 	c.liveness.Wake()
 	return nil
 }
@@ -99,7 +100,7 @@ func (c changing) save() {
 		Base: statefile.Fleet(s.Base), Running: statefile.Fleet(s.Running), Removed: s.Removed, Past: s.Past, Unhealthy: s.Unhealthy,
 		TakesPart: c.clocks.Known(), Revision: c.revision, Suspects: c.sweeper.Suspects(),
 	}
-	saved.BGP, saved.Alone = c.bgp.Kept(), c.standIn.end != nil
+	saved.BGP, saved.L2, saved.Alone = c.bgp.Kept(), c.l2.Kept(), c.standIn.end != nil
 	if c.replication != nil {
 		saved.Replication = c.replication.State()
 	}
@@ -123,6 +124,7 @@ func (cs *changes) followPaths() {
 	cs.programs.follow(cs.tables.Now().Paths, time.Now())
 	cs.checks.Follow(cs.tables)
 	cs.bgp.Wake()
+	cs.l2.Wake()
 	cs.liveness.Wake()
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/lb/clocks"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/dataplane"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/decider"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/l2"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/liveness"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/replication"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/sweeper"
@@ -76,6 +77,7 @@ type parts struct {
 	replication *replication.Replication      // as well
 	liveness    *liveness.Responder
 	bgp         *bgp.Announcer
+	l2          *l2.Announcer
 	console     *console.Console // nil: none
 }
 

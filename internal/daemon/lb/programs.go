@@ -3,6 +3,7 @@ package lb
 
 import (
 	"cmp"
+	"fmt"
 	"net"
 	"net/netip"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/devices"
 	"github.com/ballast-lb/ballast/internal/daemon/exits"
 	"github.com/ballast-lb/ballast/internal/linux/checkroute"
+	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
@@ -50,6 +52,20 @@ func (p *programs) cannotForward() string {
 		return ""
 	}
 	return cmp.Or(strings.Join(append(s.problems, s.down...), "; "), "the program is attached to no device")
+}
+
+// receives is why packets that come in by a device are not forwarded, empty: they are. The program sees frames of a VLAN on the device below it, too.
+func (p *programs) receives(device *net.Interface) string {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	modes := p.attachments.Modes()
+	if _, attached := modes[device.Name]; attached {
+		return ""
+	}
+	if below := netdev.Below(device); modes[below] != "" {
+		return ""
+	}
+	return fmt.Sprintf("packets that come in by %s are not forwarded: start this load balancer with --interface %s", device.Name, device.Name)
 }
 
 // look finds what is no longer attached, and mends it.

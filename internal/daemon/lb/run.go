@@ -19,12 +19,14 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/devices"
 	"github.com/ballast-lb/ballast/internal/daemon/instance"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/bgp"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/carried"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/checks"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/clocks"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/dataplane"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/decider"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/desired"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/flowlog"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/l2"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/liveness"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/replication"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/sweeper"
@@ -202,16 +204,21 @@ func (lb *lifecycle) start(interfaces []*net.Interface, flows *flowlog.Log) erro
 		}
 	}
 	responder := liveness.Options{Pins: lb.pins(), Tables: lb.tables, Stop: lb.programs.cannotForward, Log: lb.log}
-	announcer := bgp.Options{Tables: lb.tables, Stop: lb.programs.cannotForward, Refuses: lb.programs.exits.Refuses, Save: lb.saveState, TookOver: forwards, Log: lb.log}
+	judge := &carried.Judge{Stop: lb.programs.cannotForward, Refuses: lb.programs.exits.Refuses}
+	announcer := bgp.Options{Tables: lb.tables, Carried: judge, Save: lb.saveState, TookOver: forwards, Log: lb.log}
+	segment := l2.Options{Name: lb.name, Pins: lb.pins(), Tables: lb.tables, Carried: judge, Receives: lb.programs.receives, Save: lb.saveState, Log: lb.log}
 	if saved != nil {
-		announcer.Kept = saved.BGP
+		announcer.Kept, segment.Kept = saved.BGP, saved.L2
 	}
 	if lb.replication != nil {
-		announcer.Ring, responder.Ring = lb.replication.NotReady, lb.replication.NotReady
+		judge.Ring, responder.Ring = lb.replication.NotReady, lb.replication.NotReady
 	}
 	lb.liveness = liveness.New(responder)
 	announcer.BFD = lb.liveness
 	lb.bgp = bgp.New(announcer)
+	if lb.l2, err = l2.New(segment); err != nil {
+		return errors.Join(err, lb.tables.Path().Close())
+	}
 	lb.sweeper = sweeper.New(sweeper.Options{Tables: lb.tables, Flows: flows, Save: lb.saveState, Log: lb.log})
 	lb.tracer = &tracing.Tracer{Tables: lb.tables, Log: lb.log}
 	lb.programs.attachments.Hooks = lb.tables.Path()
@@ -257,6 +264,7 @@ func (lb *lifecycle) run(ctx context.Context, listener net.Listener, undo func()
 	defer cancel()
 	running.Go(func() { lb.age(ctx, &running) })
 	running.Go(func() { lb.bgp.Run(ctx) })
+	running.Go(func() { lb.l2.Run(ctx) })
 	running.Go(func() { lb.liveness.Run(ctx) })
 	running.Go(func() { readiness.Log(ctx, lb.log, observer{lb.changes}.notReady) })
 	if lb.credentials != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/daemon/lb/bgp"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/desired"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/l2"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/liveness"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/replication"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/sweeper"
@@ -33,6 +34,7 @@ type savedState struct {
 	Suspects  []sweeper.Suspect          `json:"suspects,omitempty"`
 
 	BGP         *bgp.Kept          `json:"bgp,omitempty"`
+	L2          *l2.Kept           `json:"l2,omitempty"`
 	Replication *replication.State `json:"replication,omitempty"` // with controllers
 }
 
@@ -61,9 +63,12 @@ func Kept(stateDir, instance string) []statefile.Kept {
 	return statefile.Examine("lb", statefile.LB(stateDir, instance), &saved, &saved.Running)
 }
 
-// Withdraw makes routers forget what a daemon that has ended has announced, and network functions leave it, before its data path goes. Who does not answer
+// Withdraw makes routers and the segment forget what a daemon that has ended has announced, and network functions leave it, before its data path goes. Who does not answer
 // is named in the log alone.
 func Withdraw(ctx context.Context, stateDir, instance, pins string, log *slog.Logger) error {
+	if err := l2.Withdraw(ctx, pins); err != nil {
+		return err
+	}
 	var saved savedState
 	kept := statefile.File{Path: statefile.LB(stateDir, instance), Log: log}
 	found, err := kept.Load(&saved, statefile.StartFromFile)

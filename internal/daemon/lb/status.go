@@ -76,7 +76,7 @@ func (o observer) status() api.LBStatus {
 		Interfaces: programs.modes, Name: o.name,
 	}
 	_, avoided := o.programs.exits.Split(now.LeavesBy)
-	status.Problems = slices.Concat(stops, avoided, o.tables.Unreachable(time.Now()), o.tables.Unreported(time.Now()), o.checks.Problems(now), unrecognised(now), notServedHere(now), o.bgp.Problems(), o.liveness.Problems())
+	status.Problems = slices.Concat(stops, avoided, o.tables.Unreachable(time.Now()), o.tables.Unreported(time.Now()), o.checks.Problems(now), unrecognised(now), notServedHere(now), o.bgp.Problems(), o.l2.Problems(), o.liveness.Problems())
 	status.Filtered = o.checks.Filtered(now, o.name)
 	for _, cause := range status.Filtered {
 		status.Problems = append(status.Problems, cause.Problem())
@@ -293,13 +293,21 @@ func pathMTUs(now *dataplane.Snapshot) *ballastv1.PathMTUs {
 	return sent
 }
 
-// announcements are nil without BGP.
+// announcements are nil without BGP and L2.
 func (o observer) announcements() *ballastv1.Announcements {
+	sent := &ballastv1.Announcements{}
+	if status := o.l2.Status(); status != nil {
+		for _, vip := range status.VIPs {
+			if vip.Owned {
+				sent.Vips = append(sent.Vips, vip.VIP.String())
+			}
+		}
+		return sent
+	}
 	status := o.bgp.Status()
 	if status == nil {
 		return nil
 	}
-	sent := &ballastv1.Announcements{}
 	for _, vip := range status.VIPs {
 		if len(vip.To) > 0 {
 			sent.Vips = append(sent.Vips, vip.VIP.Addr().String())

@@ -8,19 +8,16 @@ import (
 	"testing"
 )
 
-func TestDocumentsShowWhatRoutersOfALabRun(t *testing.T) {
-	text, err := os.ReadFile("../../../docs/run/bgp.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+func TestExamplesAreWhatRoutersOfALabRun(t *testing.T) {
 	for name, neighbors := range map[string][]Neighbor{"bird": nil, "frr": {{Address: netip.MustParseAddr("10.20.1.2")}}} {
 		var config bytes.Buffer
 		if err := configurations.ExecuteTemplate(&config, name, neighbors); err != nil {
 			t.Fatal(err)
 		}
 		_, shown, _ := strings.Cut(config.String(), "\n") // the router's id is its own
-		if !strings.Contains(string(text), strings.TrimRight(shown, "\n")) {
-			t.Errorf("docs/run/bgp.md does not show\n%s", shown)
+		text, err := os.ReadFile("../../../examples/bgp/" + name + ".conf")
+		if err != nil || !strings.Contains(string(text), strings.TrimRight(shown, "\n")) {
+			t.Errorf("examples/bgp/%s.conf (%v) is not\n%s", name, err, shown)
 		}
 	}
 }

@@ -305,6 +305,10 @@ func (b builder) management() {
 func (b builder) routeVIPs() {
 	switch {
 	case b.LBs == 0:
+	case b.Segment:
+		for _, vip := range b.VIPs {
+			script.Check(b.lab.Space(RouterNode).Route(netip.PrefixFrom(vip, vip.BitLen()), 0, netspace.NextHop{Interface: fabric}))
+		}
 	case b.Routing.Daemon != "":
 		var neighbors []software.Neighbor
 		for i, name := range names(LBName, b.LBs) {

@@ -91,7 +91,7 @@ func (d *Daemons) controlFlags(role, node string) []string {
 
 // tierFlags name a load balancer, if nodes have names, and let others see whether it lives.
 func (d *Daemons) tierFlags(node string) []string {
-	if d.network.Second == 0 && d.network.Routing.Daemon == "" || d.network.Management {
+	if d.network.Second == 0 && d.network.Routing.Daemon == "" && !d.network.Segment || d.network.Management {
 		return nil
 	}
 	flags := []string{"--name", node}

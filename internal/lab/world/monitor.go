@@ -106,11 +106,15 @@ func (m *Monitor) Dispatched(i int) (counts []uint64, err error) {
 		if err != nil {
 			return nil, err
 		}
-		for _, server := range services[0].Servers {
-			if server.Name == ServerName(i) {
-				counts = append(counts, server.Connections)
+		given := uint64(0)
+		for _, service := range services {
+			for _, server := range service.Servers {
+				if server.Name == ServerName(i) {
+					given += server.Connections
+				}
 			}
 		}
+		counts = append(counts, given)
 	}
 	return counts, nil
 }
@@ -152,4 +156,27 @@ func (m *Monitor) AgentStatus(node string) (status api.AgentStatus, err error) {
 func (m *Monitor) BGP(node string) (status api.BGPStatus, err error) {
 	err = m.rollout.Client(node).Get(m.rollout.lab.Context, api.PathBGP, &status)
 	return status, err
+}
+
+// L2 asks a load balancer which VIPs it owns, and who owns the others.
+func (m *Monitor) L2(node string) (status api.L2Status, err error) {
+	err = m.rollout.Client(node).Get(m.rollout.lab.Context, api.PathL2, &status)
+	return status, err
+}
+
+// AwaitOwned waits until a load balancer owns so many VIPs, by its own account.
+func (m *Monitor) AwaitOwned(node string, count int) {
+	await.Promised(m.rollout.lab.Context, 2*ResumeMax, fmt.Sprintf("%s owns %d VIPs", node, count), func() error {
+		status, err := m.L2(node)
+		owned := 0
+		for _, v := range status.VIPs {
+			if v.Owned {
+				owned++
+			}
+		}
+		if err == nil && owned != count {
+			err = fmt.Errorf("%+v", status)
+		}
+		return err
+	})
 }

@@ -49,6 +49,7 @@ type Topology struct {
 	Functions         int               // so many servers, the first ones, translate addresses: clients reach the others through them
 
 	Routing Routing // how the router learns its routes to VIPs
+	Segment bool    // it has none to learn: VIPs are on the fabric, where load balancers announce them by ARP and Neighbor Discovery
 
 	Management  bool // there is a management network
 	Controllers int  // on it

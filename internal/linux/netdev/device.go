@@ -296,3 +296,16 @@ func AddressDevices() (map[netip.Addr]string, error) {
 	}
 	return out, nil
 }
+
+// Below is the name of the device that a VLAN's frames come in by, empty: it is no VLAN, or that is not known.
+func Below(device *net.Interface) string {
+	vlan, err := netlink.LinkByIndex(device.Index)
+	if err != nil || vlan.Type() != "vlan" {
+		return ""
+	}
+	below, err := netlink.LinkByIndex(vlan.Attrs().ParentIndex)
+	if err != nil {
+		return ""
+	}
+	return below.Attrs().Name
+}

@@ -6,6 +6,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/linux/checkroute"
 	"github.com/ballast-lb/ballast/internal/linux/lb"
 	"github.com/ballast-lb/ballast/internal/linux/link"
+	"github.com/ballast-lb/ballast/internal/linux/segment"
 	"github.com/ballast-lb/ballast/internal/linux/server"
 )
 
@@ -23,6 +24,7 @@ func All() []Object {
 		{"server", server.Layout, server.Object()},
 		{"check", "", checkroute.Object()},
 		{"bfd", "", bfd.Object()},
+		{"segment", "", segment.Object()},
 		{"link", "", link.Object()},
 	}
 }

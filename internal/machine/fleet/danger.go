@@ -48,12 +48,12 @@ func Dangers(a, b *model.Fleet, unhealthy unhealthyOf) (lines []string) {
 	}
 	hasVIP := func(s model.Service) bool { return !s.Functions() }
 	if slices.ContainsFunc(a.Services, hasVIP) && slices.ContainsFunc(a.Nodes, announces) && !slices.ContainsFunc(b.Nodes, announces) {
-		lines = append(lines, "nodes: no active node has bgp any more: the VIPs are withdrawn, and clients that routers led here do not reach them")
+		lines = append(lines, "nodes: no active node announces VIPs any more: they are withdrawn, and clients that were led here do not reach them")
 	}
 	return lines
 }
 
-func announces(n model.Node) bool { return !n.BGP.IsZero() && n.State == model.StateActive }
+func announces(n model.Node) bool { return n.Announces() && n.State == model.StateActive }
 
 // losesHealth reports whether the last healthy ones of those that take new connections go, and others stay.
 func losesHealth(before, after []netip.Addr, service string, unhealthy unhealthyOf) bool {

@@ -45,6 +45,8 @@ func diffNodes(a, b []model.Node) (lines []string) {
 		switch from := before[to.Name]; {
 		case from != nil:
 			lines = append(lines, diffFields(prefix, schema.Node, from, to)...)
+		case to.Tier == 0 && !to.L2.IsZero():
+			lines = append(lines, fmt.Sprintf("%sadded with l2, interface %s", prefix, to.L2.Interface))
 		case to.Tier == 0:
 			lines = append(lines, fmt.Sprintf("%sadded with bgp, AS %d, neighbors %v", prefix, to.BGP.AS, to.BGP.Neighbors))
 		case to.Tier == model.TierFirst:

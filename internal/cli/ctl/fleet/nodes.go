@@ -158,6 +158,9 @@ func (n *nodeRow) tier() string {
 		if as := n.Tiered.BGP.AS; as != 0 {
 			state = fmt.Sprintf("%s, AS %d", n.Tiered.State, as)
 		}
+		if device := n.Tiered.L2.Interface; device != "" {
+			state = fmt.Sprintf("%s, L2 on %s", n.Tiered.State, device)
+		}
 		return fmt.Sprintf("%s\t-\t%s\t-", tier, state)
 	}
 	health := n.Health
@@ -172,19 +175,19 @@ func (n *nodeRow) tier() string {
 
 // Node makes `ballast ctl node`.
 func Node(c *ask.Control) *cobra.Command {
-	cmd := &cobra.Command{Use: "node", Short: "Manage nodes: tiers, BGP, drains, lost nodes"}
+	cmd := &cobra.Command{Use: "node", Short: "Manage nodes: tiers, BGP, L2, drains, lost nodes"}
 	act := func(method ask.Method[*ballastv1.NodeRequest], act *cobra.Command) *cobra.Command {
 		act.Use += " NAME"
 		return ask.Changing(c, act, method, func(args []string) (*ballastv1.NodeRequest, error) { return &ballastv1.NodeRequest{Node: args[0]}, nil })
 	}
 	drain := act(ballastv1connect.FleetClient.DrainNode, &cobra.Command{
-		Use: "drain", Short: "Give a load balancer of the second tier no new connections; with BGP, withdraw its VIPs",
+		Use: "drain", Short: "Give a load balancer of the second tier no new connections; with BGP or L2, withdraw its VIPs",
 	})
 	undrain := act(ballastv1connect.FleetClient.UndrainNode, &cobra.Command{
-		Use: "undrain", Short: "Give a load balancer of the second tier new connections again; with BGP, announce its VIPs",
+		Use: "undrain", Short: "Give a load balancer of the second tier new connections again; with BGP or L2, announce its VIPs",
 	})
 	remove := act(ballastv1connect.FleetClient.RemoveNode, &cobra.Command{
-		Use: "remove", Short: "Remove a load balancer's tier and BGP: one of the second tier gets no more packets",
+		Use: "remove", Short: "Remove a load balancer's tier, BGP and L2: one of the second tier gets no more packets",
 	})
 	forget := act(ballastv1connect.FleetClient.ForgetNode, &cobra.Command{
 		Use: "forget", Short: "Forget a lost node that does not return",
@@ -196,11 +199,11 @@ func Node(c *ask.Control) *cobra.Command {
 
 func addNode(c *ask.Control) *cobra.Command {
 	node := &ballastv1.Node{}
-	cmd := &cobra.Command{Use: "add NAME [--tier first|second [--address ADDRESS]] [--bgp-as AS --bgp-neighbors ADDRESS,...]",
-		Short: "Set a load balancer's tier or BGP"}
+	cmd := &cobra.Command{Use: "add NAME [--tier first|second [--address ADDRESS]] [--bgp-as AS --bgp-neighbors ADDRESS,...] [--l2-interface DEVICE]",
+		Short: "Set a load balancer's tier, BGP or L2"}
 	fields := slices.DeleteFunc(slices.Clone(schema.Node), func(f schema.Field[model.Node]) bool { return f.Key == "name" || f.Key == "state" })
 	fieldFlags(cmd, fields, model.Node{}, node, api.NodeToProto)
-	cmd.MarkFlagsOneRequired("tier", "bgp-as")
+	cmd.MarkFlagsOneRequired("tier", "bgp-as", "l2-interface")
 	return ask.Changing(c, cmd, ballastv1connect.FleetClient.AddNode, func(args []string) (*ballastv1.AddNodeRequest, error) {
 		node.Name = args[0]
 		return &ballastv1.AddNodeRequest{Node: node}, nil

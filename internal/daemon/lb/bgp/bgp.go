@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/daemon/lb/carried"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/dataplane"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/liveness"
 	"github.com/ballast-lb/ballast/internal/linux/bfd"
@@ -25,12 +26,10 @@ import (
 type Options struct {
 	Tables   *dataplane.Tables
 	BFD      *liveness.Responder
-	Stop     func() string               // why packets for VIPs would not be forwarded, whatever they are; empty: they are
-	Ring     func() string               // why packets for replicated services would not be; nil: there are none
-	Refuses  func(ifindex uint32) string // why a device drops packets that leave by it, empty: it does not; nil: none does
-	Save     func()                      // what is announced has changed
-	TookOver bool                        // routers may have kept routes of an earlier process, whose data path goes on
-	Kept     *Kept                       // by it; nil: nothing
+	Carried  *carried.Judge
+	Save     func() // what is announced has changed
+	TookOver bool   // routers may have kept routes of an earlier process, whose data path goes on
+	Kept     *Kept  // by it; nil: nothing
 	Log      *slog.Logger
 }
 
@@ -182,7 +181,7 @@ func (a *Announcer) follow(now time.Time, state *dataplane.Snapshot, conf *model
 			}
 		}
 	}
-	actions, next := a.machine.Step(now, a.wanted(state, conf, nodeState))
+	actions, next := a.machine.Step(now, a.o.Carried.Wanted(state, conf.Announce == model.AnnounceAlways, time.Duration(conf.Delay), nodeState))
 	for _, action := range actions {
 		err = errors.Join(err, a.speaker.set(action.VIP, action.Announce))
 		if action.Announce {

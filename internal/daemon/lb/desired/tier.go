@@ -23,6 +23,14 @@ func (s *State) BGP() (model.BGP, model.ServerState) {
 	return model.BGP{}, model.StateActive
 }
 
+// L2 is how this node announces VIPs on its segment, the zero value: it does not; and whether it shall.
+func (s *State) L2() (model.L2, model.ServerState) {
+	if node := s.Running.Node(s.Self); node != nil {
+		return node.L2, node.State
+	}
+	return model.L2{}, model.StateActive
+}
+
 // Tier is what the tables have to know of the tiers.
 func (s *State) Tier() plan.Tier {
 	here := s.ThisNode()

@@ -1,4 +1,4 @@
-// Package pair has two hosts that are load balancers and servers at once: all there is in small places.
+// Package pair has two hosts that are load balancers and servers at once, on the segment of a router that speaks no BGP: all there is in small places.
 package pair
 
 import (
@@ -22,15 +22,22 @@ var Scenarios = []scenario.Scenario{
 	},
 }
 
-const downloads = 200
+const (
+	downloads = 200
+	otherVIP  = "198.51.100.11"
+)
 
 func runPair(run *scenario.Run) {
-	service := scenario.CookieService(scenario.VIP4)
-	service.Health = world.Checks(model.CheckHTTP)
-	service.Health.Path = world.PathHealth
+	var services []*fleet.Service
+	for _, vip := range []string{scenario.VIP4, otherVIP} {
+		service := scenario.CookieService(vip)
+		service.Name, service.Health = fmt.Sprintf("web%d", len(services)+1), world.Checks(model.CheckHTTP)
+		service.Health.Path = world.PathHealth
+		services = append(services, service)
+	}
 	run.Trial(world.Setup{
-		Name: "both roles", Services: []*fleet.Service{service}, Cuts: true,
-		Topology: world.Topology{LBs: 2, Both: true, Servers: make([]world.ServerNode, 2)},
+		Name: "both roles", Services: services, Cuts: true,
+		Topology: world.Topology{LBs: 2, Both: true, Segment: true, Servers: make([]world.ServerNode, 2)},
 	}, func(t *world.Trial) {
 		(&pair{Trial: t, result: run.Result}).run()
 	})
@@ -40,6 +47,7 @@ type pair struct {
 	*world.Trial
 	result *scenario.Result
 	off    []outage
+	moved  []time.Duration // from a power cut until the other owns all VIPs
 }
 
 // An outage is when a host was without power, and until when the other may have sent new connections there.
@@ -49,7 +57,13 @@ type outage struct {
 }
 
 func (p *pair) run() {
-	running := p.Traffic.Generate(scenario.Downloads(p.Fleet.Target(), downloads), scenario.Browsers(p.Fleet.Target(), 20), scenario.Shorts(p.Fleet.Target(), 40))
+	p.awaitEven()
+	var flows []traffic.Flow
+	for _, service := range p.Fleet.Services {
+		target := service.Target()
+		flows = append(flows, scenario.Downloads(target, downloads/2), scenario.Browsers(target, 10), scenario.Shorts(target, 20))
+	}
+	running := p.Traffic.Generate(flows...)
 	p.Traffic.Busy(running, 400)
 	for i := 1; i <= 2; i++ {
 		scenario.ReplaceDaemon(p.Trial, running, "lb", world.LBName(i), p.Daemons.LBs)
@@ -60,6 +74,8 @@ func (p *pair) run() {
 		p.Event(fmt.Sprintf("host %d loses power", i), func() {
 			p.off = append(p.off, outage{server: world.ServerName(i), begin: time.Now()})
 			p.Failures.PowerOff(i)
+			p.Monitor.AwaitOwned(world.LBName(3-i), 2)
+			p.moved = append(p.moved, time.Since(p.off[len(p.off)-1].begin))
 			p.Monitor.AwaitHealth(i, true, world.LBName(3-i))
 			p.off[len(p.off)-1].told = time.Now()
 		})
@@ -67,11 +83,19 @@ func (p *pair) run() {
 		p.Event(fmt.Sprintf("host %d returns", i), func() {
 			p.Failures.PowerOn(i)
 			p.Monitor.AwaitHealth(i, false, world.LBName(3-i))
+			p.awaitEven()
 		})
 		p.Traffic.Busy(running, 400)
 	}
 	running.Finish(p.Context)
 	p.judge(running.Connections)
+}
+
+// awaitEven: each load balancer owns one of the two VIPs.
+func (p *pair) awaitEven() {
+	for i := 1; i <= 2; i++ {
+		p.Monitor.AwaitOwned(world.LBName(i), 1)
+	}
 }
 
 // expectAllWays: each host gives connections to its own server and to the other's.
@@ -100,4 +124,5 @@ func (p *pair) judge(connections []traffic.Connection) {
 		}
 	}
 	p.result.Measure("connections_cut", float64(cut))
+	p.result.Measure("vips_moved_ms", float64(slices.Max(p.moved).Milliseconds()))
 }

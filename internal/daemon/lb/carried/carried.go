@@ -1,5 +1,5 @@
-// Which VIPs this load balancer can carry.
-package bgp
+// Package carried says which VIPs this load balancer can carry, whoever announces them.
+package carried
 
 import (
 	"fmt"
@@ -12,9 +12,16 @@ import (
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
-// wanted is what is to be announced.
-func (a *Announcer) wanted(state *dataplane.Snapshot, conf *model.BGP, nodeState model.ServerState) *announce.Wanted {
-	w := &announce.Wanted{VIPs: map[netip.Prefix]string{}, Delay: time.Duration(conf.Delay)}
+// Judge says so. Functions that are nil have nothing to say.
+type Judge struct {
+	Stop    func() string               // why packets for VIPs would not be forwarded, whatever they are; empty: they are
+	Ring    func() string               // why packets for replicated services would not be; nil: there are none
+	Refuses func(ifindex uint32) string // why a device drops packets that leave by it, empty: it does not; nil: none does
+}
+
+// Wanted is what is to be announced by a node in a state; always: whether or not it has a server to go to.
+func (j *Judge) Wanted(state *dataplane.Snapshot, always bool, delay time.Duration, nodeState model.ServerState) *announce.Wanted {
+	w := &announce.Wanted{VIPs: map[netip.Prefix]string{}, Delay: delay}
 	for i := range state.Running.Services {
 		s := &state.Running.Services[i]
 		if s.Functions() {
@@ -22,22 +29,22 @@ func (a *Announcer) wanted(state *dataplane.Snapshot, conf *model.BGP, nodeState
 		}
 		prefix := netip.PrefixFrom(s.VIP, s.VIP.BitLen())
 		why := ""
-		if conf.Announce != model.AnnounceAlways {
-			if why = cannotCarry(state, s); why == "" && s.Replicated() && a.o.Ring != nil {
-				why = a.o.Ring()
+		if !always {
+			if why = cannotCarry(state, s); why == "" && s.Replicated() && j.Ring != nil {
+				why = j.Ring()
 			}
 		}
 		if before, known := w.VIPs[prefix]; !known || before != "" { // one service of a VIP is enough
 			w.VIPs[prefix] = why
 		}
 	}
-	if conf.Announce != model.AnnounceAlways && a.o.Refuses != nil {
-		withdrawLost(state, w, a.o.Refuses)
+	if !always && j.Refuses != nil {
+		withdrawLost(state, w, j.Refuses)
 	}
 	if nodeState != model.StateActive {
 		w.Stop = "this node is " + nodeState.String()
 	} else {
-		w.Stop = a.o.Stop()
+		w.Stop = j.Stop()
 	}
 	return w
 }

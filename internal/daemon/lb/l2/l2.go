@@ -1,0 +1,478 @@
+// Package l2 announces VIPs on a segment by ARP and Neighbor Discovery: it carries out what machine/segment decides.
+package l2
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/daemon/lb/carried"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/dataplane"
+	wire "github.com/ballast-lb/ballast/internal/linux/segment"
+	"github.com/ballast-lb/ballast/internal/machine/announce"
+	"github.com/ballast-lb/ballast/internal/machine/segment"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// Options of New.
+type Options struct {
+	Name    string // of this node
+	Pins    string // of the instance
+	Tables  *dataplane.Tables
+	Carried *carried.Judge
+	// Receives is why packets for VIPs that come in by a device are not forwarded, empty: they are.
+	Receives func(device *net.Interface) string
+	Save     func() // what is owned has changed
+	Kept     *Kept  // by an earlier process; nil: nothing
+	Log      *slog.Logger
+}
+
+// Implementation constants.
+const (
+	period = time.Second      // between two looks at what nobody tells
+	grace  = 15 * time.Second // of what was owned before a restart
+	// problemLife is more than what is between two advertisements.
+	problemLife = 5 * time.Second
+	// Notice is what others have to take VIPs that nobody answers for any more, before the data path goes.
+	Notice = time.Second
+)
+
+// problem is reported until it has not come up for a while.
+type problem struct {
+	why  string
+	last time.Time
+}
+
+// Kept is what the next process must know.
+type Kept struct {
+	Peers map[string]string `json:"peers"` // MAC addresses, by name
+}
+
+// Announcer is a load balancer's part. Its methods are safe for concurrent use.
+type Announcer struct {
+	o     Options
+	waker *wire.Waker
+	asked atomic.Bool // to look
+
+	mutex    sync.Mutex
+	conf     model.L2
+	answers  *wire.Answers
+	link     *wire.Link // nil: it does not announce, or its device is not there
+	machine  *segment.Machine
+	able     announce.Machine
+	state    *dataplane.Snapshot
+	looked   time.Time
+	taken    uint64
+	ignored  map[string]problem // why advertisements are not believed, by whose they are
+	ignoring uint64
+	failing  map[string]problem
+	problems []string
+
+	kept atomic.Pointer[Kept] // for Save, whose caller may hold any lock
+}
+
+// New makes one that does nothing yet.
+func New(o Options) (*Announcer, error) {
+	waker, err := wire.NewWaker()
+	if err != nil {
+		return nil, err
+	}
+	a := &Announcer{o: o, waker: waker, ignored: map[string]problem{}, failing: map[string]problem{}}
+	a.kept.Store(o.Kept)
+	return a, nil
+}
+
+// Kept is for the next process.
+func (a *Announcer) Kept() *Kept { return a.kept.Load() }
+
+// Wake makes it look at once.
+func (a *Announcer) Wake() {
+	a.asked.Store(true)
+	a.waker.Wake()
+}
+
+// Run announces until ctx ends. What is owned is answered for then, as packets go on.
+func (a *Announcer) Run(ctx context.Context) {
+	stop := context.AfterFunc(ctx, a.Wake)
+	defer stop()
+	for ctx.Err() == nil {
+		link, next := a.turn()
+		a.waker.Wait(link, time.Until(next))
+	}
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	a.close()
+	if a.answers != nil {
+		a.answers.Close()
+		a.answers = nil
+	}
+}
+
+// close lets go of the device.
+func (a *Announcer) close() {
+	if a.link != nil {
+		a.link.Close()
+		a.link = nil
+	}
+}
+
+// turn does what has to be done now. link: that is to be waited on until next; nil: there is none.
+func (a *Announcer) turn() (link *wire.Link, next time.Time) {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	now := time.Now()
+	if a.asked.Swap(false) || now.Sub(a.looked) >= period {
+		a.looked = now
+		before := strings.Join(a.problems, "; ")
+		a.problems = nil
+		if err := a.look(now); err != nil {
+			a.problems = append(a.problems, err.Error())
+		}
+		if after := strings.Join(a.problems, "; "); after != before && after != "" {
+			a.o.Log.Error("VIPs are not announced on the segment as wanted", "why", after)
+		}
+	}
+	if a.link == nil || a.machine == nil {
+		return nil, now.Add(period)
+	}
+	frames, err := a.link.Drain()
+	if err != nil {
+		a.failed(now, err)
+		a.close() // it is opened again
+		return nil, now.Add(period)
+	}
+	now = time.Now()
+	keys := &a.state.Running.Keys
+	for _, f := range frames {
+		if f.VIP.IsValid() {
+			a.do(now, a.machine.Answered(now, f.VIP, segment.MAC(f.From)))
+			continue
+		}
+		a.hear(now, f, keys)
+	}
+	actions, next := a.machine.Step(now)
+	a.do(now, actions)
+	return a.link, minTime(next, a.looked.Add(period))
+}
+
+func minTime(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// hear takes an advertisement, if it is one.
+func (a *Announcer) hear(now time.Time, f wire.Frame, keys *model.Keys) {
+	advert, err := segment.Parse(f.Payload, keys, now)
+	var skew *segment.SkewError
+	switch {
+	case errors.Is(err, segment.ErrShape):
+		return // of another protocol, or of a later version
+	case errors.As(err, &skew):
+		a.ignored[skew.Name] = problem{err.Error(), now}
+	case err != nil:
+		a.ignored[f.From.String()] = problem{fmt.Sprintf("advertisements of %s are not believed: %v", f.From, err), now}
+	default:
+		delete(a.ignored, advert.Name)
+		delete(a.ignored, f.From.String())
+		before := len(a.machine.Peers())
+		a.do(now, a.machine.Heard(now, advert))
+		if len(a.machine.Peers()) != before {
+			a.save()
+		}
+		return
+	}
+	if a.ignoring++; len(a.ignored) > ignoredMax {
+		clear(a.ignored)
+	}
+}
+
+const ignoredMax = 16 // hosts that are named
+
+// failed notes what could not be done.
+func (a *Announcer) failed(now time.Time, err error) {
+	if _, known := a.failing[err.Error()]; !known {
+		a.o.Log.Error("VIPs are not announced on the segment as wanted", "why", err)
+	}
+	if len(a.failing) > ignoredMax {
+		clear(a.failing)
+	}
+	a.failing[err.Error()] = problem{err.Error(), now}
+}
+
+// look follows the desired state, the device and what can be carried.
+func (a *Announcer) look(now time.Time) error {
+	state := a.o.Tables.Now()
+	if !state.Followed {
+		return nil
+	}
+	a.state = state
+	for _, list := range []map[string]problem{a.failing, a.ignored} {
+		maps.DeleteFunc(list, func(_ string, p problem) bool { return now.Sub(p.last) > problemLife })
+	}
+	conf, nodeState := state.L2()
+	if conf.IsZero() {
+		return a.stop()
+	}
+	if a.machine != nil && conf.Interface != a.conf.Interface {
+		if err := a.stop(); err != nil {
+			return err
+		}
+	}
+	a.conf = conf
+	device := a.follow(now)
+	wanted := a.o.Carried.Wanted(state, false, time.Duration(conf.Delay), nodeState)
+	if wanted.Stop == "" {
+		wanted.Stop = device
+	}
+	if a.machine == nil {
+		if device != "" {
+			return errors.New(device)
+		}
+		return nil
+	}
+	if a.link != nil {
+		for prefix := range wanted.VIPs {
+			if why := a.link.Speaks(prefix.Addr()); why != "" {
+				wanted.VIPs[prefix] = why
+			}
+		}
+	}
+	a.able.Step(now, wanted)
+	able := map[netip.Addr]string{}
+	for _, s := range a.able.Status() {
+		able[s.VIP.Addr()] = s.Why
+		if s.Announced {
+			able[s.VIP.Addr()] = ""
+		}
+	}
+	a.machine.Forget(func(name string) bool { n := state.Running.Node(name); return n != nil && !n.L2.IsZero() })
+	a.do(now, a.machine.SetAble(now, able))
+	if device != "" {
+		return errors.New(device)
+	}
+	return a.answer(able)
+}
+
+// follow opens the device, also once more when it is another one by now. It says why nothing can be announced there, empty: it can.
+func (a *Announcer) follow(now time.Time) (why string) {
+	device, err := net.InterfaceByName(a.conf.Interface)
+	switch {
+	case err != nil:
+		a.close()
+		return fmt.Sprintf("there is no interface %s", a.conf.Interface)
+	case device.Flags&net.FlagUp == 0 || device.Flags&net.FlagRunning == 0:
+		a.close()
+		return fmt.Sprintf("interface %s is down", device.Name)
+	}
+	if a.link != nil && (a.link.Device.Index != device.Index || !slices.Equal(a.link.Device.HardwareAddr, device.HardwareAddr)) {
+		a.close()
+	}
+	if a.link == nil {
+		if why := a.open(now); why != "" {
+			return why
+		}
+	}
+	if err := a.answers.Attach(device.Index); err != nil { // somebody may have detached it
+		return err.Error()
+	}
+	return a.o.Receives(device)
+}
+
+func (a *Announcer) open(now time.Time) (why string) {
+	var err error
+	if a.answers == nil {
+		if a.answers, err = wire.OpenAnswers(a.o.Pins); err != nil {
+			return err.Error()
+		}
+	}
+	if a.link, err = wire.OpenLink(a.conf.Interface, segment.EtherType); err != nil {
+		return err.Error()
+	}
+	mac := segment.MAC(a.link.Device.HardwareAddr)
+	if a.machine != nil {
+		a.machine.SetMAC(mac, now)
+	} else if err := a.begin(mac, now); err != nil {
+		a.close()
+		return err.Error()
+	}
+	for _, s := range a.machine.Status(now) {
+		if s.Owned {
+			if err := a.hold(s.VIP); err != nil {
+				a.failed(now, err)
+			}
+		}
+	}
+	return ""
+}
+
+// begin goes on with what an earlier process owned, by the data path, which answers for it.
+func (a *Announcer) begin(mac segment.MAC, now time.Time) error {
+	known, err := a.answers.Known()
+	if err != nil {
+		return err
+	}
+	var owned []netip.Addr
+	var prefixes []netip.Prefix
+	for vip, answer := range known {
+		if answer.Owned {
+			owned, prefixes = append(owned, vip), append(prefixes, netip.PrefixFrom(vip, vip.BitLen()))
+		}
+	}
+	peers := map[string]segment.MAC{}
+	if kept := a.kept.Load(); kept != nil {
+		for name, text := range kept.Peers {
+			if address, err := net.ParseMAC(text); err == nil && len(address) == 6 {
+				peers[name] = segment.MAC(address)
+			}
+		}
+	}
+	a.machine = segment.New(a.o.Name, mac, owned, peers, now)
+	a.able = announce.Machine{}
+	a.able.Resume(prefixes, now, now.Add(grace))
+	return nil
+}
+
+// answer has the data path know all VIPs, so that the stack of this host does not answer for those of others.
+func (a *Announcer) answer(able map[netip.Addr]string) error {
+	known, err := a.answers.Known()
+	if err != nil {
+		return err
+	}
+	for vip := range able {
+		if _, is := known[vip]; !is {
+			err = errors.Join(err, a.answers.Set(vip, a.link.Device.HardwareAddr, false))
+		}
+	}
+	for vip := range known {
+		if _, wanted := able[vip]; !wanted {
+			err = errors.Join(err, a.answers.Forget(vip))
+		}
+	}
+	if len(able) > wire.Max {
+		err = errors.Join(err, fmt.Errorf("%d VIPs: at most %d can be answered for on a segment", len(able), wire.Max))
+	}
+	return err
+}
+
+// stop leaves all: the load balancer announces nothing on a segment any more.
+func (a *Announcer) stop() error {
+	if a.conf.IsZero() && a.answers == nil && a.machine == nil {
+		_, err := wire.Remove(a.o.Pins) // of an earlier process
+		return err
+	}
+	if a.machine != nil && a.link != nil {
+		now, none := time.Now(), map[netip.Addr]string{}
+		for _, s := range a.machine.Status(now) {
+			none[s.VIP] = "this load balancer does not announce it any more"
+		}
+		a.do(now, a.machine.SetAble(now, none))
+		a.do(now, []segment.Action{{Kind: segment.Advertise}})
+	}
+	a.close()
+	if a.answers != nil {
+		a.answers.Close()
+	}
+	a.conf, a.answers, a.machine, a.able = model.L2{}, nil, nil, announce.Machine{}
+	_, err := wire.Remove(a.o.Pins)
+	a.save()
+	return err
+}
+
+// hold has a VIP answered for.
+func (a *Announcer) hold(vip netip.Addr) error {
+	return errors.Join(a.answers.Set(vip, a.link.Device.HardwareAddr, true), a.link.Join(vip))
+}
+
+// do carries out what was decided.
+func (a *Announcer) do(now time.Time, actions []segment.Action) {
+	changed := false
+	for _, action := range actions {
+		var err error
+		switch action.Kind {
+		case segment.Take:
+			changed = true
+			a.taken++
+			err = a.hold(action.VIP)
+			a.o.Log.Info("VIP taken", "vip", action.VIP, "interface", a.conf.Interface, "why", action.Why)
+		case segment.Leave:
+			changed = true
+			err = a.answers.Set(action.VIP, nil, false)
+			if a.link != nil {
+				err = errors.Join(err, a.link.Leave(action.VIP))
+			}
+			a.o.Log.Warn("VIP left", "vip", action.VIP, "interface", a.conf.Interface, "why", action.Why)
+		case segment.Probe:
+			var to net.HardwareAddr
+			if action.To != (segment.MAC{}) {
+				to = action.To[:]
+			}
+			err = a.link.Probe(action.VIP, to)
+		case segment.Announce:
+			err = a.link.Announce(action.VIP)
+		case segment.Advertise:
+			err = a.advertise(now)
+		}
+		if err != nil {
+			a.failed(now, err)
+		}
+	}
+	if changed {
+		a.save()
+	}
+}
+
+func (a *Announcer) advertise(now time.Time) error {
+	if a.link == nil {
+		return nil
+	}
+	for _, advert := range a.machine.Adverts(now, segment.EntriesMax) {
+		text, err := advert.Bytes(&a.state.Running.Keys)
+		if err == nil {
+			err = a.link.Advertise(text)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// save keeps whose addresses are those of load balancers. What is owned the data path knows.
+func (a *Announcer) save() {
+	var kept *Kept
+	if a.machine != nil {
+		kept = &Kept{Peers: map[string]string{}}
+		for _, p := range a.machine.Peers() {
+			kept.Peers[p.Name] = p.MAC.String()
+		}
+	}
+	before := a.kept.Swap(kept)
+	if (before == nil) != (kept == nil) || before != nil && !maps.Equal(before.Peers, kept.Peers) {
+		a.o.Save()
+	}
+}
+
+// Withdraw ends what an instance answers for whose data path is about to go: others take it meanwhile.
+func Withdraw(ctx context.Context, pins string) error {
+	found, err := wire.Remove(pins)
+	if !found || err != nil {
+		return err
+	}
+	select {
+	case <-time.After(Notice):
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("withdraw: %w", context.Cause(ctx))
+	}
+}

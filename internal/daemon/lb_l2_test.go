@@ -1,0 +1,257 @@
+package daemon_test
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/await"
+	"github.com/ballast-lb/ballast/internal/testkit/netspace"
+)
+
+const l2File = `
+keys:
+  placement: 000102030405060708090a0b0c0d0e0f
+  current: 1
+  cookie: {1: 00112233445566778899aabbccddee%s}
+services:
+  - {name: web, vip: "%s", ports: [80], servers: [{name: s1, address: "%s", id: 1}]}
+nodes:
+  - {name: lb1, state: %s, l2: {interface: eth0, announce_delay: 100ms}}
+  - {name: lb2, l2: {interface: eth0, announce_delay: 100ms}}
+`
+
+// l2Family is a VIP, and the server that it is sent to.
+type l2Family struct{ vip, server string }
+
+var l2Families = map[string]l2Family{"IPv4": {"198.51.100.10", "10.9.0.9"}, "IPv6": {"2001:db8:100::10", "fd09::9"}}
+
+// l2Segment is a bridge with two load balancers. On it is a host that is the client, and all servers.
+type l2Segment struct {
+	t *testing.T
+	l2Family
+	space *netspace.Space
+	lbs   [2]*lbHost
+	macs  [2]string
+}
+
+func newL2Segment(t *testing.T, family l2Family) *l2Segment {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	s := &l2Segment{t: t, l2Family: family, space: newSpace(t, "segment")}
+	require(t, s.space.Sysctl("net/ipv6/conf/default/accept_dad", "0"))
+	require(t, s.space.AddBridge("br0", 1500, netip.MustParsePrefix("10.9.0.9/24"), netip.MustParsePrefix("fd09::9/64")))
+	for i := range s.lbs {
+		daemon := newDaemon(t, fmt.Sprintf("l2-lb%d", i+1), newSpace(t, fmt.Sprintf("l%d", i+1)))
+		require(t, daemon.space.Sysctl("net/ipv6/conf/default/accept_dad", "0"))
+		port := fmt.Sprintf("p%d", i+1)
+		own := end(daemon.space, []string{fmt.Sprintf("10.9.0.%d/24", i+1), fmt.Sprintf("fd09::%d/64", i+1)})
+		require(t, netspace.Connect(own, netspace.End{Space: s.space, Interface: port, Bridge: "br0"}))
+		require(t, s.space.Do(func() error {
+			device, err := net.InterfaceByName(port)
+			if err != nil {
+				return err
+			}
+			return attachPass(device)
+		}))
+		mac, err := daemon.space.MAC("eth0")
+		require(t, err)
+		s.lbs[i], s.macs[i] = &lbHost{daemon}, mac.String()
+	}
+	require(t, s.space.Route(s.prefix(), 0, netspace.NextHop{Interface: "br0"}))
+	return s
+}
+
+func (s *l2Segment) prefix() netip.Prefix {
+	address := netip.MustParseAddr(s.vip)
+	return netip.PrefixFrom(address, address.BitLen())
+}
+
+// serve puts the VIP on lo, as where a load balancer is a server as well. Its stack would answer ARP for it.
+func (s *l2Segment) serve() {
+	s.t.Helper()
+	for _, h := range s.lbs {
+		require(s.t, h.space.AddAddress("lo", s.prefix()))
+	}
+}
+
+// at is the load balancer that the client's kernel finds a VIP at, by asking anew; -1: none.
+func (s *l2Segment) at() int {
+	s.t.Helper()
+	var out []byte
+	require(s.t, s.space.Do(func() error {
+		exec.Command("ip", "neigh", "del", s.vip, "dev", "br0").Run() // there may be none
+		socket, err := net.Dial("udp", net.JoinHostPort(s.vip, "9"))
+		if err != nil {
+			return err
+		}
+		defer socket.Close()
+		for deadline := time.Now().Add(time.Second); time.Now().Before(deadline) && !strings.Contains(string(out), "lladdr"); {
+			socket.Write([]byte("x")) // what asks
+			if out, err = exec.Command("ip", "neigh", "show", s.vip, "dev", "br0").CombinedOutput(); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	for i, mac := range s.macs {
+		if strings.Contains(string(out), mac) {
+			return i
+		}
+	}
+	return -1
+}
+
+// cached is the load balancer that the client's kernel knows a VIP to be at, without asking: announcements have told it.
+func (s *l2Segment) cached() int {
+	var out []byte
+	require(s.t, s.space.Do(func() (err error) {
+		out, err = exec.Command("ip", "neigh", "show", s.vip, "dev", "br0").CombinedOutput()
+		return err
+	}))
+	for i, mac := range s.macs {
+		if strings.Contains(string(out), mac) {
+			return i
+		}
+	}
+	return -1
+}
+
+func (h *lbHost) name() string { return strings.TrimPrefix(h.role, "l2-") }
+
+// status asks a load balancer.
+func (s *l2Segment) status(i int) (status api.L2Status, err error) {
+	err = s.lbs[i].client.Get(s.t.Context(), api.PathL2, &status)
+	return status, err
+}
+
+func (s *l2Segment) awaitAt(when string, i int) {
+	s.t.Helper()
+	await.Nil(s.t, fmt.Sprintf("%s: %s to be at lb%d", when, s.vip, i+1), func() error {
+		if at := s.at(); at != i {
+			return fmt.Errorf("it is at %d", at+1)
+		}
+		return nil
+	})
+}
+
+func (s *l2Segment) awaitOwner(when string, asked int, owner string) {
+	s.t.Helper()
+	await.Nil(s.t, fmt.Sprintf("%s: lb%d to see the VIP at %q", when, asked+1, owner), func() error {
+		status, err := s.status(asked)
+		if err == nil && (len(status.VIPs) != 1 || status.VIPs[0].Owner != owner || status.VIPs[0].Owned != (owner == s.lbs[asked].name())) {
+			err = fmt.Errorf("%+v", status)
+		}
+		return err
+	})
+}
+
+func (s *l2Segment) file(key, state string) string {
+	return fmt.Sprintf(l2File, key, s.vip, s.server, state)
+}
+
+func (s *l2Segment) write(key, state string) {
+	for _, h := range s.lbs {
+		h.write(s.file(key, state))
+	}
+}
+
+// Promise: Without a router, a VIP is found on the segment at one load balancer; it moves when that dies, is drained or
+// cannot forward, and not when its daemon does.
+func TestAVIPIsFoundOnASegmentAtOneLoadBalancer(t *testing.T) {
+	for name, family := range l2Families {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			noRaces(t)
+			s := newL2Segment(t, family)
+			s.write("ff", "active")
+			s.lbs[0].start()
+			s.awaitAt("alone", 0)
+			s.lbs[1].start()
+			s.awaitOwner("with another one", 1, "lb1")
+			s.serve()
+			s.awaitAt("with another one", 0)
+
+			s.lbs[0].kill()
+			s.awaitAt("without the owner's daemon", 0)
+			s.awaitOwner("without the owner's daemon", 1, "lb1")
+			s.lbs[0].start()
+			s.awaitOwner("with the owner's daemon back", 0, "lb1")
+			s.awaitOwner("with the owner's daemon back", 1, "lb1")
+			s.awaitAt("with the owner's daemon back", 0)
+
+			s.write("ff", "draining")
+			await.True(t, "the announcement that it has moved", func() bool { return s.cached() == 1 })
+			s.awaitAt("after a drain", 1)
+			s.awaitOwner("after a drain", 0, "lb2")
+			s.write("ff", "active")
+			s.awaitOwner("after the drain's end", 0, "lb2") // sticky
+
+			require(t, s.space.SetLink("p2", false))
+			s.awaitAt("with the owner's link down", 0)
+			s.awaitOwner("with the owner's link down", 0, "lb1")
+			s.lbs[1].await("that lb2 says so", func(st api.LBStatus) bool {
+				return strings.Contains(fmt.Sprint(st.Problems), "l2: interface eth0 is down")
+			})
+			require(t, s.space.SetLink("p2", true))
+			s.awaitOwner("with the link back", 1, "lb1")
+			s.awaitAt("with the link back", 0)
+
+			s.lbs[0].kill()
+			require(t, s.lbs[0].space.Sysctl("net/ipv4/conf/all/arp_ignore", "1"))
+			require(t, s.lbs[0].remove("test"))
+			s.awaitAt("after --detach", 1)
+			s.awaitOwner("after --detach", 1, "lb2")
+		})
+	}
+}
+
+func TestAdvertisementsOfOtherFleetsAreRefused(t *testing.T) {
+	t.Parallel()
+	noRaces(t)
+	s := newL2Segment(t, l2Families["IPv4"])
+	s.write("ff", "active")
+	s.lbs[1].write(s.file("fe", "active"))
+	s.lbs[0].start()
+	s.awaitAt("alone", 0)
+	s.lbs[1].start()
+	not := "advertisements of " + s.macs[1] + " are not believed: it has no key of this fleet"
+	s.lbs[0].await("that it is said", func(st api.LBStatus) bool { return strings.Contains(fmt.Sprint(st.Problems), not) })
+	s.awaitOwner("beside another fleet", 0, "lb1")
+	s.lbs[1].kill()
+	require(t, s.lbs[1].remove("test"))
+	require(t, os.RemoveAll(filepath.Join(s.lbs[1].dir, "state")))
+	s.write("ff", "active")
+	s.lbs[1].start()
+	s.lbs[0].await("that it is over", func(st api.LBStatus) bool { return !strings.Contains(fmt.Sprint(st.Problems), not) })
+	s.awaitOwner("with the keys", 1, "lb1")
+}
+
+func TestADeviceThatTheLoadBalancerIsNotAttachedToIsNoPlaceForVIPs(t *testing.T) {
+	t.Parallel()
+	noRaces(t)
+	h := newLBHost(t)
+	h.second()
+	h.role = "l2-lb1"
+	h.write(strings.ReplaceAll(fmt.Sprintf(l2File, "ff", "198.51.100.10", "10.9.0.2", "active"), "interface: eth0", "interface: eth1"))
+	h.start()
+	h.await("the reason", func(s api.LBStatus) bool {
+		return strings.Contains(fmt.Sprint(s.Problems), "l2: packets that come in by eth1 are not forwarded: start this load balancer with --interface eth1")
+	})
+	var status api.L2Status
+	require(t, h.client.Get(t.Context(), api.PathL2, &status))
+	for _, v := range status.VIPs {
+		if v.Owned {
+			t.Errorf("%s is owned", v.VIP)
+		}
+	}
+}

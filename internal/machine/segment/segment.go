@@ -1,0 +1,466 @@
+// Package segment decides which VIPs a load balancer answers for, where clients or their router are on its own segment and find VIPs by ARP and Neighbor
+// Discovery: answers of others and their advertisements in, probes and claims out.
+//
+// Who owns a VIP is who answers for it. A load balancer that could carry a VIP asks for it all the time, as a client would, and takes it when nobody answers: so
+// a VIP is never taken from one that is heard on the segment, whatever else fails. Data paths answer, not daemons. Advertisements say who else could carry
+// which VIP, and whose MAC addresses are those of load balancers; who has no key cannot make them. No controller takes part.
+package segment
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/algo/rendezvous"
+)
+
+// Implementation constants: a VIP is missed within Period + Misses*Retry: 440 ms.
+const (
+	Period = 200 * time.Millisecond // between two probes of a VIP that is answered, at least
+	Retry  = 80 * time.Millisecond  // without an answer
+	Misses = 3
+
+	turn        = 80 * time.Millisecond  // that a load balancer waits for each that comes before it
+	settle      = 500 * time.Millisecond // after a start, and after a claim, until others are heard of
+	each        = 4 * time.Millisecond   // more VIPs are asked for less often
+	advertEvery = time.Second
+	stale       = 3500 * time.Millisecond // of what a peer has said
+	doubles     = 5 * time.Second         // between two looks whether another one answers for a VIP of ours
+	defend      = 10 * time.Second        // RFC 5227 2.4: between two announcements against one that is no load balancer
+	evenAfter   = 5 * time.Second         // that a peer is heard until it is given VIPs to even them out
+	evenEvery   = time.Second
+	foreignLife = 30 * time.Second // that an answer of a host which is no load balancer is reported
+)
+
+var announceAt = []time.Duration{0, 100 * time.Millisecond, 500 * time.Millisecond, 2 * time.Second} // after a claim
+
+// MAC is an Ethernet address; the zero value is none.
+type MAC [6]byte
+
+func (m MAC) String() string {
+	return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", m[0], m[1], m[2], m[3], m[4], m[5])
+}
+
+// Kind is what an action does.
+type Kind uint8
+
+// Kinds of actions.
+const (
+	Probe     Kind = iota // ask who has VIP: To, or everybody
+	Take                  // answer for VIP from now on
+	Leave                 // do not any more
+	Announce              // say to everybody that VIP is here
+	Advertise             // send what Advert returns
+)
+
+// Action is what is to be done, in this order.
+type Action struct {
+	Kind Kind
+	VIP  netip.Addr
+	To   MAC
+	Why  string
+}
+
+// Entry is what a load balancer says of a VIP.
+type Entry struct {
+	VIP    netip.Addr
+	Able   bool // it could carry it
+	Owned  bool // it answers for it
+	Handed bool // it leaves it to Advert.To
+	Asked  bool // it asks Advert.To, which has more, to leave it
+}
+
+// Advert is what a load balancer says to the others on the segment.
+type Advert struct {
+	Name    string
+	MAC     MAC
+	Sent    int64  // ns since 1970; later ones have more
+	Owned   uint16 // VIPs that it owns
+	Greets  bool   // it has just started, and knows nothing of the others
+	To      string // who takes what is handed over, or is asked
+	Entries []Entry
+}
+
+// vip is one that is known.
+type vip struct {
+	able  bool
+	owned bool
+	since time.Time // of owned
+	why   string    // it is as it is
+
+	owner    MAC       // load balancer that answered last
+	answered time.Time // zero: never
+	waits    bool      // for the answer to the last probe
+	missed   int       // in a row
+	next     time.Time // when something is to be done
+	take     time.Time // when it is taken unless somebody answers; zero: somebody does
+
+	announced int
+	defended  time.Time
+	foreign   MAC // that answers, and is no load balancer
+	foreignAt time.Time
+}
+
+// said is an entry and when it came.
+type said struct {
+	Entry
+	at time.Time
+}
+
+// peer is another load balancer.
+type peer struct {
+	mac     MAC
+	sent    int64
+	first   time.Time // since when it is heard without a gap
+	heard   time.Time // zero: never by this process
+	owned   int
+	entries map[netip.Addr]said
+}
+
+func (p *peer) fresh(now time.Time) bool { return !p.heard.IsZero() && now.Sub(p.heard) < stale }
+
+func (p *peer) says(vip netip.Addr, now time.Time) (Entry, bool) {
+	e, known := p.entries[vip]
+	return e.Entry, known && p.fresh(now) && now.Sub(e.at) < stale
+}
+
+// Machine decides for one load balancer. Make one by New. It is not safe for concurrent use.
+type Machine struct {
+	name  string
+	mac   MAC
+	began time.Time
+	vips  map[netip.Addr]*vip
+	peers map[string]*peer
+
+	advertise  bool
+	advertised time.Time
+	sent       int64 // of the last one
+	greeted    bool
+	evened     time.Time
+	handed     map[netip.Addr]string // since the last advertisement
+	asked      netip.Addr            // that the next advertisement asks askedOf for; not valid: none
+	askedOf    string
+}
+
+// New makes one that owns what an earlier process of this load balancer answered for, and knows the peers that it knew.
+func New(name string, mac MAC, owned []netip.Addr, peers map[string]MAC, now time.Time) *Machine {
+	m := &Machine{name: name, mac: mac, began: now, vips: map[netip.Addr]*vip{}, peers: map[string]*peer{}, advertise: true, handed: map[netip.Addr]string{}}
+	for _, address := range owned {
+		m.vips[address] = &vip{able: true, owned: true, since: now, why: "it was answered for before the restart", announced: len(announceAt)}
+	}
+	for name, mac := range peers {
+		m.peers[name] = &peer{mac: mac, entries: map[netip.Addr]said{}}
+	}
+	return m
+}
+
+// SetMAC is called when the device has another address: what is owned is announced again.
+func (m *Machine) SetMAC(mac MAC, now time.Time) {
+	m.mac, m.advertise = mac, true
+	for _, v := range m.vips {
+		v.announced, v.since, v.next = 0, now, now
+	}
+}
+
+// SetAble says what this load balancer could carry: empty: it could, else why not. VIPs that are not there exist no more.
+func (m *Machine) SetAble(now time.Time, able map[netip.Addr]string) (actions []Action) {
+	for address, not := range able {
+		v := m.vips[address]
+		if v == nil {
+			v = &vip{next: now}
+			m.vips[address] = v
+		}
+		if was := v.able; was != (not == "") {
+			v.able, m.advertise = not == "", true
+			v.next, v.missed, v.waits, v.take = now, 0, false, time.Time{}
+		}
+		if !v.able {
+			actions = append(actions, m.leave(now, address, v, not, m.heir(now, address))...)
+			v.why = not
+		}
+	}
+	for address, v := range m.vips {
+		if _, there := able[address]; !there {
+			actions = append(actions, m.leave(now, address, v, "no service has it", "")...)
+			delete(m.vips, address)
+		}
+	}
+	slices.SortFunc(actions, func(a, b Action) int { return a.VIP.Compare(b.VIP) })
+	return actions
+}
+
+// Step does what time brings. next is when it is to be called again at the latest.
+func (m *Machine) Step(now time.Time) (actions []Action, next time.Time) {
+	m.even(now)
+	for _, address := range slices.SortedFunc(maps.Keys(m.vips), netip.Addr.Compare) {
+		v := m.vips[address]
+		if v.able && !now.Before(v.next) {
+			if v.owned {
+				actions = append(actions, m.keep(now, address, v)...)
+			} else {
+				actions = append(actions, m.watch(now, address, v)...)
+			}
+		}
+	}
+	if m.advertise || now.Sub(m.advertised) >= advertEvery {
+		m.advertise, m.advertised = false, now
+		actions = append(actions, Action{Kind: Advertise})
+	}
+	next = m.advertised.Add(advertEvery)
+	for _, v := range m.vips {
+		if v.able && v.next.Before(next) {
+			next = v.next
+		}
+	}
+	return actions, next
+}
+
+// period is between two probes of a VIP that is answered.
+func (m *Machine) period() time.Duration { return max(Period, time.Duration(len(m.vips))*each) }
+
+// watch asks for a VIP of another one, and takes it if nobody answers.
+func (m *Machine) watch(now time.Time, address netip.Addr, v *vip) []Action {
+	if v.waits {
+		v.missed++
+		if v.missed == Misses && v.owner != (MAC{}) {
+			m.suspect(now, v.owner)
+			if _, p := m.peerAt(v.owner); p != nil {
+				p.heard = time.Time{} // it inherits nothing until it is heard again
+			}
+		}
+	}
+	if v.missed >= Misses && now.Sub(m.began) >= settle {
+		if v.take.IsZero() {
+			v.take = now.Add(time.Duration(m.place(now, address, v)) * turn)
+		}
+		if !now.Before(v.take) {
+			return m.take(now, address, v, "nobody answers for it")
+		}
+	}
+	probe := Action{Kind: Probe, VIP: address}
+	if v.missed == 0 {
+		probe.To = v.owner
+	}
+	v.waits, v.next = true, now.Add(Retry)
+	if !v.take.IsZero() && v.take.Before(v.next) {
+		v.next = v.take
+	}
+	return []Action{probe}
+}
+
+// suspect has all VIPs asked for at once that one answered for which does not answer for one of them.
+func (m *Machine) suspect(now time.Time, owner MAC) {
+	for _, v := range m.vips {
+		if v.owner == owner && v.missed == 0 && !v.owned && !v.waits {
+			v.next = now
+		}
+	}
+}
+
+// contenders are those who could carry a VIP, this load balancer included if it can, best first. gone is not among them.
+func (m *Machine) contenders(now time.Time, address netip.Addr, gone MAC) []string {
+	var names []string
+	if v := m.vips[address]; v != nil && v.able {
+		names = append(names, m.name)
+	}
+	for name, p := range m.peers {
+		if e, known := p.says(address, now); known && e.Able && p.mac != gone {
+			names = append(names, name)
+		}
+	}
+	return rendezvous.Elect(address.String(), names, len(names))
+}
+
+// place is how many come before this load balancer.
+func (m *Machine) place(now time.Time, address netip.Addr, v *vip) int {
+	return max(0, slices.Index(m.contenders(now, address, v.owner), m.name))
+}
+
+// heir is who takes a VIP that this load balancer leaves; empty: nobody is known.
+func (m *Machine) heir(now time.Time, address netip.Addr) string {
+	for _, name := range m.contenders(now, address, m.mac) {
+		if name != m.name {
+			return name
+		}
+	}
+	return ""
+}
+
+func (m *Machine) take(now time.Time, address netip.Addr, v *vip, why string) []Action {
+	v.owned, v.since, v.why, v.owner = true, now, why, m.mac
+	v.missed, v.waits, v.take, v.announced, v.next = 0, false, time.Time{}, 0, now
+	m.advertise = true
+	return append([]Action{{Kind: Take, VIP: address, Why: why}}, m.keep(now, address, v)...)
+}
+
+// leave ends that a VIP is owned, if it is.
+func (m *Machine) leave(now time.Time, address netip.Addr, v *vip, why, heir string) []Action {
+	if !v.owned {
+		return nil
+	}
+	v.owned, v.since, v.why, v.owner = false, now, why, MAC{}
+	v.missed, v.waits, v.take, v.next = 0, false, time.Time{}, now.Add(Retry) // for the heir
+	m.advertise = true
+	if heir != "" {
+		m.handed[address] = heir
+		why += ": left to " + heir
+	}
+	return []Action{{Kind: Leave, VIP: address, Why: why}}
+}
+
+// keep announces a VIP of this load balancer for a while, and then looks whether another one answers for it as well.
+func (m *Machine) keep(now time.Time, address netip.Addr, v *vip) []Action {
+	if v.announced < len(announceAt) {
+		v.announced++
+		v.next = now.Add(doubles)
+		if v.announced < len(announceAt) {
+			v.next = v.since.Add(announceAt[v.announced])
+		}
+		return []Action{{Kind: Announce, VIP: address}}
+	}
+	v.next = now.Add(doubles)
+	return []Action{{Kind: Probe, VIP: address}}
+}
+
+// even asks a peer that has more VIPs for one of them, one after the other. A single one stays where it is. Who asks is there to take it.
+func (m *Machine) even(now time.Time) {
+	if now.Sub(m.evened) < evenEvery {
+		return
+	}
+	owned := len(m.owned())
+	for _, name := range slices.Sorted(maps.Keys(m.peers)) {
+		p := m.peers[name]
+		if !p.fresh(now) || now.Sub(p.first) < evenAfter || owned+2 > p.owned {
+			continue
+		}
+		var theirs []netip.Addr
+		for address, v := range m.vips {
+			if e, known := p.says(address, now); known && e.Owned && v.able && !v.owned {
+				theirs = append(theirs, address)
+			}
+		}
+		if len(theirs) == 0 {
+			continue
+		}
+		slices.SortFunc(theirs, func(a, b netip.Addr) int { // those first that fall to this one
+			return cmp.Or(-cmp.Compare(m.prefers(a, name), m.prefers(b, name)), a.Compare(b))
+		})
+		m.evened, m.advertise, m.asked, m.askedOf = now, true, theirs[0], name
+		return
+	}
+}
+
+func (m *Machine) prefers(address netip.Addr, peer string) int {
+	if rendezvous.Elect(address.String(), []string{m.name, peer}, 1)[0] == peer {
+		return 0
+	}
+	return 1
+}
+
+// owned are the VIPs of this load balancer.
+func (m *Machine) owned() (list []netip.Addr) {
+	for address, v := range m.vips {
+		if v.owned {
+			list = append(list, address)
+		}
+	}
+	return list
+}
+
+func (m *Machine) peerAt(mac MAC) (string, *peer) {
+	for name, p := range m.peers {
+		if p.mac == mac {
+			return name, p
+		}
+	}
+	return "", nil
+}
+
+// Answered takes note that a host answers for a VIP, or announces it.
+func (m *Machine) Answered(now time.Time, address netip.Addr, by MAC) []Action {
+	v := m.vips[address]
+	if v == nil || by == m.mac {
+		return nil
+	}
+	name, p := m.peerAt(by)
+	if p == nil { // a server that has the VIP on a device, or somebody who lies: that moves nothing
+		v.foreign, v.foreignAt = by, now
+		if v.owned && now.Sub(v.defended) >= defend {
+			v.defended = now
+			return []Action{{Kind: Announce, VIP: address}}
+		}
+		return nil
+	}
+	if v.owned {
+		if e, known := p.says(address, now); known && !e.Owned {
+			return nil // it has left it meanwhile
+		}
+		if now.Sub(v.since) < settle {
+			return nil // it had answered before it heard of the claim
+		}
+		return m.contest(now, address, v, name, p)
+	}
+	v.owner, v.answered, v.waits, v.missed, v.take = by, now, false, 0, time.Time{}
+	v.why = name + " answers for it"
+	if at := now.Add(m.period()); v.able && at.After(v.next) {
+		v.next = at
+	}
+	return nil
+}
+
+// contest decides which of two keeps a VIP that both answer for: all decide alike. One whose daemon is silent cannot leave it.
+func (m *Machine) contest(now time.Time, address netip.Addr, v *vip, name string, p *peer) []Action {
+	if p.fresh(now) && m.prefers(address, name) != 0 {
+		if now.Sub(v.defended) < turn {
+			return nil
+		}
+		v.defended, m.advertise = now, true
+		return []Action{{Kind: Announce, VIP: address}}
+	}
+	return m.leave(now, address, v, name+" answers for it, too", "")
+}
+
+// Heard takes an advertisement that is genuine.
+func (m *Machine) Heard(now time.Time, a *Advert) (actions []Action) {
+	if a.Name == m.name {
+		return nil
+	}
+	p := m.peers[a.Name]
+	if p == nil {
+		p = &peer{entries: map[netip.Addr]said{}}
+		m.peers[a.Name] = p
+	}
+	if a.Sent <= p.sent {
+		return nil // sent again by somebody
+	}
+	if m.advertise = m.advertise || a.Greets; !p.fresh(now) {
+		p.first, m.advertise = now, true
+	}
+	p.mac, p.sent, p.heard, p.owned = a.MAC, a.Sent, now, int(a.Owned)
+	for _, e := range a.Entries {
+		before, known := p.entries[e.VIP]
+		p.entries[e.VIP] = said{e, now}
+		v := m.vips[e.VIP]
+		if v == nil {
+			continue
+		}
+		switch {
+		case e.Handed && a.To == m.name && v.able && !v.owned:
+			actions = append(actions, m.take(now, e.VIP, v, a.Name+" has left it to this load balancer")...)
+		case e.Asked && a.To == m.name && v.owned && len(m.owned()) >= p.owned+2:
+			actions = append(actions, m.leave(now, e.VIP, v, a.Name+" has fewer", a.Name)...)
+		case e.Owned && v.owned:
+			actions = append(actions, m.contest(now, e.VIP, v, a.Name, p)...)
+		case known && before.Owned && !e.Owned && !v.owned && v.owner == a.MAC:
+			v.owner, v.waits, v.missed, v.next = MAC{}, false, 0, now
+			if e.Handed {
+				v.next = now.Add(Retry) // for whom it is left to
+			}
+		}
+	}
+	maps.DeleteFunc(p.entries, func(_ netip.Addr, e said) bool { return now.Sub(e.at) >= stale })
+	return actions
+}

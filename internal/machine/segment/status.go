@@ -1,0 +1,110 @@
+// What a machine says: to the other load balancers, and to those who look.
+package segment
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// Adverts are what is to be said now, in pieces of at most so many entries. What is for one load balancer is in pieces of its own.
+func (m *Machine) Adverts(now time.Time, most int) (list []Advert) {
+	byReader := map[string][]Entry{"": nil}
+	for _, address := range slices.SortedFunc(maps.Keys(m.vips), netip.Addr.Compare) {
+		v, reader := m.vips[address], m.handed[address]
+		e := Entry{VIP: address, Able: v.able, Owned: v.owned, Handed: reader != "" && !v.owned}
+		if address == m.asked && reader == "" && v.able && !v.owned {
+			reader, e.Asked = m.askedOf, true
+		}
+		byReader[reader] = append(byReader[reader], e)
+	}
+	clear(m.handed)
+	m.asked = netip.Addr{}
+	say := func(reader string, entries []Entry) {
+		m.sent = max(m.sent+1, now.UnixNano())
+		list = append(list, Advert{Name: m.name, MAC: m.mac, Sent: m.sent, Owned: uint16(len(m.owned())), Greets: !m.greeted, To: reader, Entries: entries})
+	}
+	for _, reader := range slices.Sorted(maps.Keys(byReader)) {
+		for entries := range slices.Chunk(byReader[reader], most) {
+			say(reader, entries)
+		}
+	}
+	if len(list) == 0 {
+		say("", nil)
+	}
+	m.greeted = true
+	return list
+}
+
+// VIPStatus is how a VIP stands.
+type VIPStatus struct {
+	VIP     netip.Addr
+	Owned   bool
+	Able    bool
+	Since   time.Time // it was taken or left; zero: neither, by this process
+	Owner   string    // load balancer that answers for it; empty: none is known
+	Vacant  bool      // this load balancer could carry it, and nobody answers
+	Why     string
+	Foreign MAC // a host that answers for it, and is no load balancer; zero: none
+}
+
+// Status says how each VIP stands.
+func (m *Machine) Status(now time.Time) (list []VIPStatus) {
+	for _, address := range slices.SortedFunc(maps.Keys(m.vips), netip.Addr.Compare) {
+		v := m.vips[address]
+		s := VIPStatus{VIP: address, Owned: v.owned, Able: v.able, Since: v.since, Why: v.why}
+		switch name, p := m.peerAt(v.owner); {
+		case v.owned:
+			s.Owner = m.name
+		case v.able && p != nil && v.missed < Misses:
+			s.Owner = name
+		case !v.able: // it does not ask
+			for name, p := range m.peers {
+				if e, known := p.says(address, now); known && e.Owned {
+					s.Owner = name
+				}
+			}
+		default:
+			s.Vacant = true
+		}
+		if !v.foreignAt.IsZero() && now.Sub(v.foreignAt) < foreignLife {
+			s.Foreign = v.foreign
+		}
+		list = append(list, s)
+	}
+	return list
+}
+
+// PeerStatus is how another load balancer stands.
+type PeerStatus struct {
+	Name  string
+	MAC   MAC
+	Heard time.Time // zero: not by this process
+	Owned int
+}
+
+// Peers says how the others stand.
+func (m *Machine) Peers() (list []PeerStatus) {
+	for _, name := range slices.Sorted(maps.Keys(m.peers)) {
+		p := m.peers[name]
+		list = append(list, PeerStatus{name, p.mac, p.heard, p.owned})
+	}
+	return list
+}
+
+// Forget drops peers that are not among the fleet's nodes any more.
+func (m *Machine) Forget(known func(name string) bool) {
+	maps.DeleteFunc(m.peers, func(name string, _ *peer) bool { return !known(name) })
+}
+
+// Kept is what the next process is to know: the VIPs that are owned, and the peers.
+func (m *Machine) Kept() (owned []netip.Addr, peers map[string]MAC) {
+	peers = map[string]MAC{}
+	for name, p := range m.peers {
+		peers[name] = p.mac
+	}
+	owned = m.owned()
+	slices.SortFunc(owned, netip.Addr.Compare)
+	return owned, peers
+}

@@ -67,7 +67,7 @@ func Kept(stateDir, instance string) []statefile.Kept {
 // is named in the log alone.
 func Withdraw(ctx context.Context, stateDir, instance, pins string, log *slog.Logger) error {
 	if err := l2.Withdraw(ctx, pins); err != nil {
-		return err
+		log.Warn("VIPs are answered for on the segment yet", "error", err)
 	}
 	var saved savedState
 	kept := statefile.File{Path: statefile.LB(stateDir, instance), Log: log}

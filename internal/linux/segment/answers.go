@@ -28,8 +28,9 @@ const Max = 4096
 
 // Answers are what a host answers. Its methods are for one caller at a time.
 type Answers struct {
-	objects segmentObjects
-	pins    pin.Instance
+	objects  segmentObjects
+	pins     pin.Instance
+	attached int // to the device of this index; 0: to none by this process
 }
 
 // dirOf is apart from the load balancer's own: its links are not those of devices that packets come in by.
@@ -63,16 +64,37 @@ func OpenAnswers(instance string) (*Answers, error) {
 // Close ends nothing: program and map are pinned.
 func (a *Answers) Close() error { return errors.Join(a.pins.Release(), a.objects.Close()) }
 
-// Attach has requests answered that come in by a device, and by no other. A program that somebody else has detached is attached again.
+func (a *Answers) at(ifindex int) *attach.TC {
+	return &attach.TC{Program: a.objects.SegmentIngress, Hook: attach.Ingress, Ifindex: ifindex, Dir: a.pins.Dir, Pins: &a.pins}
+}
+
+// Attach has requests answered that come in by a device. A program that somebody else has detached is attached again.
 func (a *Answers) Attach(ifindex int) error {
-	on := &attach.TC{Program: a.objects.SegmentIngress, Hook: attach.Ingress, Ifindex: ifindex, Dir: a.pins.Dir, Pins: &a.pins}
+	on := a.at(ifindex)
 	if on.Runs() != nil {
 		if err := on.Attach(); err != nil {
 			return fmt.Errorf("answer ARP: %w", err)
 		}
 	}
+	return nil
+}
+
+// Alone has requests answered that come in by this device, and by no other.
+func (a *Answers) Alone(ifindex int) error {
+	if a.attached == ifindex {
+		return nil
+	}
+	if a.attached != 0 {
+		if err := a.at(a.attached).Undo(); err != nil {
+			return fmt.Errorf("answer ARP of another device no longer: %w", err)
+		}
+	}
 	a.pins.Ask(attach.Ingress.Name, ifindex)
-	return attach.DropOthers(&a.pins)
+	if err := attach.DropOthers(&a.pins); err != nil {
+		return fmt.Errorf("answer ARP of another device no longer: %w", err)
+	}
+	a.attached = ifindex
+	return nil
 }
 
 // Set has a VIP answered, with this address of the device; not owned: another load balancer answers for it, and this host must not.
@@ -108,7 +130,7 @@ func (a *Answers) Known() (map[netip.Addr]Answer, error) {
 	var value segmentSegmentVip
 	all := a.objects.SegmentVips.Iterate()
 	for all.Next(&key, &value) {
-		known[addressOf(&key)] = Answer{value.Owned != 0, value.Answered}
+		known[addressOf(&key)] = Answer{value.Owned != 0, value.Mac, value.Answered}
 	}
 	if err := all.Err(); err != nil {
 		return nil, fmt.Errorf("read what is answered: %w", err)
@@ -119,6 +141,7 @@ func (a *Answers) Known() (map[netip.Addr]Answer, error) {
 // Answer is what becomes of requests for a VIP.
 type Answer struct {
 	Owned bool
+	MAC   [6]byte // that is answered
 	Given uint64
 }
 

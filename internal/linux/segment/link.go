@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/mdlayher/arp"
 	"github.com/mdlayher/ethernet"
 	"github.com/mdlayher/ndp"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/net/bpf"
 	"golang.org/x/net/ipv6"
 	"golang.org/x/sys/unix"
@@ -21,7 +23,16 @@ const (
 	hopLimit   = 255  // RFC 4861: of who is on the link
 	frameMax   = 2048 // more than what is of use
 	framesMax  = 1000 // that are looked at, at once: whoever floods the device holds nothing up
+
+	receiveBuffer = 4 << 20 // bytes, of answers about thousands of VIPs
+	groupsMax     = 128     // of a socket: Linux < 6.8 has 20 KiB for them (optmem_max)
 )
+
+// group is one that VIPs with the same last 24 bits share.
+type group struct {
+	member *ipv6.PacketConn
+	vips   map[netip.Addr]bool
+}
 
 // Frame is what a host of the segment has said.
 type Frame struct {
@@ -34,40 +45,44 @@ type Frame struct {
 type Link struct {
 	Device    *net.Interface
 	etherType uint16
-	local     netip.Addr       // IPv6, of this link alone; not valid: it has none
-	sockets   [3]int           // ARP, Neighbor Discovery, advertisements
-	groups    *ipv6.PacketConn // whose members solicitations of VIPs go to
+	local     netip.Addr            // IPv6, of this link alone; not valid: it has none
+	sockets   [3]int                // ARP, Neighbor Discovery, advertisements
+	members   []*ipv6.PacketConn    // of groups, groupsMax each
+	groups    map[netip.Addr]*group // that solicitations of VIPs go to
+}
+
+// Find returns a device. nil without an error: there is none of that name.
+func Find(name string) (*net.Interface, error) {
+	found, err := netlink.LinkByName(name)
+	if _, none := errors.AsType[netlink.LinkNotFoundError](err); none {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look for interface %s: %w", name, err)
+	}
+	attrs := found.Attrs()
+	return &net.Interface{Index: attrs.Index, MTU: attrs.MTU, Name: attrs.Name, HardwareAddr: attrs.HardwareAddr, Flags: attrs.Flags}, nil
 }
 
 // OpenLink opens a device. etherType is that of advertisements.
-func OpenLink(name string, etherType uint16) (l *Link, err error) {
-	device, err := net.InterfaceByName(name)
-	if err != nil {
-		return nil, fmt.Errorf("find interface %s: %w", name, err)
-	}
+func OpenLink(device *net.Interface, etherType uint16) (*Link, error) {
 	if len(device.HardwareAddr) != 6 {
-		return nil, fmt.Errorf("interface %s has no Ethernet address", name)
+		return nil, fmt.Errorf("interface %s has no Ethernet address", device.Name)
 	}
-	l = &Link{Device: device, etherType: etherType, sockets: [3]int{-1, -1, -1}}
-	defer func() {
-		if err != nil {
-			l.Close()
-		}
-	}()
+	l := &Link{Device: device, etherType: etherType, local: linkLocal(device), sockets: [3]int{-1, -1, -1}, groups: map[netip.Addr]*group{}}
 	for i, protocol := range []uint16{unix.ETH_P_ARP, unix.ETH_P_IPV6, etherType} {
+		var err error
 		if l.sockets[i], err = listen(device.Index, protocol); err != nil {
-			return nil, fmt.Errorf("listen on %s: %w", name, err)
+			l.Close()
+			return nil, fmt.Errorf("listen on %s: %w", device.Name, err)
 		}
-	}
-	l.local = linkLocal(device)
-	if l.local.IsValid() {
-		members, err := net.ListenPacket("udp6", "[::]:0")
-		if err != nil {
-			return nil, fmt.Errorf("listen on %s: %w", name, err)
-		}
-		l.groups = ipv6.NewPacketConn(members)
 	}
 	return l, nil
+}
+
+// Is reports whether a device is the one that was opened, with the addresses that it had then.
+func (l *Link) Is(device *net.Interface) bool {
+	return l.Device.Index == device.Index && slices.Equal(l.Device.HardwareAddr, device.HardwareAddr) && l.local == linkLocal(device)
 }
 
 func linkLocal(device *net.Interface) netip.Addr {
@@ -83,6 +98,14 @@ func linkLocal(device *net.Interface) netip.Addr {
 	return netip.Addr{}
 }
 
+// arpAnswers lets replies through, and announcements, whose sender asks for its own address: whoever floods the segment with requests holds nothing up.
+var arpAnswers = []bpf.Instruction{
+	bpf.LoadAbsolute{Off: 14 + 6, Size: 2}, bpf.JumpIf{Val: uint32(arp.OperationReply), SkipTrue: 4},
+	bpf.LoadAbsolute{Off: 14 + 14, Size: 4}, bpf.TAX{},
+	bpf.LoadAbsolute{Off: 14 + 24, Size: 4}, bpf.JumpIfX{Cond: bpf.JumpEqual, SkipFalse: 1},
+	bpf.RetConstant{Val: frameMax}, bpf.RetConstant{},
+}
+
 // neighborAdvertisements lets nothing else of IPv6 through: offsets with an Ethernet header.
 var neighborAdvertisements = []bpf.Instruction{
 	bpf.LoadAbsolute{Off: 14 + 6, Size: 1}, bpf.JumpIf{Val: unix.IPPROTO_ICMPV6, SkipFalse: 3},
@@ -95,7 +118,12 @@ func listen(ifindex int, protocol uint16) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	if protocol == unix.ETH_P_IPV6 {
+	err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer)
+	switch {
+	case err != nil:
+	case protocol == unix.ETH_P_ARP:
+		err = filter(fd, arpAnswers)
+	case protocol == unix.ETH_P_IPV6:
 		err = filter(fd, neighborAdvertisements)
 	}
 	if err == nil {
@@ -129,8 +157,8 @@ func (l *Link) Close() {
 			unix.Close(fd)
 		}
 	}
-	if l.groups != nil {
-		l.groups.Close()
+	for _, member := range l.members {
+		member.Close()
 	}
 }
 
@@ -322,21 +350,49 @@ func (l *Link) send(socket int, etherType ethernet.EtherType, to net.HardwareAdd
 }
 
 // Join makes the device, and switches that look at MLD, let solicitations of a VIP through, as long as the process lives.
-func (l *Link) Join(vip netip.Addr) error { return l.group(vip, (*ipv6.PacketConn).JoinGroup) }
-
-// Leave is the opposite.
-func (l *Link) Leave(vip netip.Addr) error { return l.group(vip, (*ipv6.PacketConn).LeaveGroup) }
-
-func (l *Link) group(vip netip.Addr, change func(*ipv6.PacketConn, *net.Interface, net.Addr) error) error {
-	if !vip.Is6() || l.groups == nil {
+func (l *Link) Join(vip netip.Addr) error {
+	if !vip.Is6() || !l.local.IsValid() {
 		return nil
 	}
-	group, err := ndp.SolicitedNodeMulticast(vip)
-	if err == nil {
-		err = change(l.groups, l.Device, &net.UDPAddr{IP: group.AsSlice()})
+	address, err := ndp.SolicitedNodeMulticast(vip)
+	if err != nil {
+		return err
 	}
-	if err != nil && !errors.Is(err, unix.EADDRINUSE) && !errors.Is(err, unix.EADDRNOTAVAIL) { // of another VIP: they share groups
-		return fmt.Errorf("hear who asks for %s: %w", vip, err)
+	joined := l.groups[address]
+	if joined == nil {
+		if len(l.groups) >= groupsMax*len(l.members) {
+			socket, err := net.ListenPacket("udp6", "[::]:0")
+			if err != nil {
+				return fmt.Errorf("receive who asks for %s: %w", vip, err)
+			}
+			l.members = append(l.members, ipv6.NewPacketConn(socket))
+		}
+		joined = &group{l.members[len(l.members)-1], map[netip.Addr]bool{}}
+		if err := joined.member.JoinGroup(l.Device, &net.UDPAddr{IP: address.AsSlice()}); err != nil {
+			return fmt.Errorf("receive who asks for %s: %w", vip, err)
+		}
+		l.groups[address] = joined
+	}
+	joined.vips[vip] = true
+	return nil
+}
+
+// Leave is the opposite.
+func (l *Link) Leave(vip netip.Addr) error {
+	if !vip.Is6() {
+		return nil
+	}
+	address, err := ndp.SolicitedNodeMulticast(vip)
+	joined := l.groups[address]
+	if err != nil || joined == nil {
+		return err
+	}
+	if delete(joined.vips, vip); len(joined.vips) > 0 {
+		return nil
+	}
+	delete(l.groups, address)
+	if err := joined.member.LeaveGroup(l.Device, &net.UDPAddr{IP: address.AsSlice()}); err != nil {
+		return fmt.Errorf("receive no more who asks for %s: %w", vip, err)
 	}
 	return nil
 }

@@ -1,12 +1,14 @@
 package segment_test
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net"
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -46,8 +48,11 @@ func newRig(t *testing.T) *rig {
 	progtest.Connect(t, r.host, "eth0", 1, r.other, "eth0", 2, 9, 1500)
 	open := func(space *netspace.Space) (l *segment.Link) {
 		await.True(t, "eth0 has a link-local address", func() bool {
-			progtest.Check(t, space.Do(func() (err error) {
-				l, err = segment.OpenLink("eth0", etherType)
+			progtest.Check(t, space.Do(func() error {
+				device, err := segment.Find("eth0")
+				if err == nil {
+					l, err = segment.OpenLink(device, etherType)
+				}
 				return err
 			}))
 			if l.Speaks(vips[1]) == "" {
@@ -71,7 +76,7 @@ func (r *rig) attach() {
 			return err
 		}
 		r.Cleanup(func() { r.answers.Close() })
-		return r.answers.Attach(r.link.Device.Index)
+		return errors.Join(r.answers.Attach(r.link.Device.Index), r.answers.Alone(r.link.Device.Index))
 	}))
 }
 
@@ -251,4 +256,45 @@ func TestAnswersOutliveTheProcess(t *testing.T) {
 	for _, vip := range vips {
 		await.True(t, vip.String()+" is answered no more", func() bool { return !asked(vip) })
 	}
+}
+
+// TestVIPsThatShareAGroupKeepIt: solicitations of one go on when the other leaves.
+func TestVIPsThatShareAGroupKeepIt(t *testing.T) {
+	r := newRig(t)
+	joined := func() (is bool) {
+		progtest.Check(t, r.host.Do(func() error {
+			groups, err := os.ReadFile("/proc/thread-self/net/igmp6")
+			is = strings.Contains(string(groups), "ff0200000000000000000001ff000010")
+			return err
+		}))
+		return is
+	}
+	one, other := vips[1], netip.MustParseAddr("2001:db8:200::10")
+	for _, step := range []struct {
+		do   func(netip.Addr) error
+		vip  netip.Addr
+		want bool
+	}{{r.link.Join, one, true}, {r.link.Join, other, true}, {r.link.Join, one, true}, {r.link.Leave, one, true}, {r.link.Leave, one, true}, {r.link.Leave, other, false}} {
+		progtest.Check(t, r.host.Do(func() error { return step.do(step.vip) }))
+		if is := joined(); is != step.want {
+			t.Fatalf("%s: the group is joined: %t", step.vip, is)
+		}
+	}
+}
+
+func TestADeviceThatIsGoneIsNoPanic(t *testing.T) {
+	r := newRig(t)
+	gone := *r.link.Device
+	gone.Index = 1 << 20
+	progtest.Check(t, r.host.Do(func() error {
+		if l, err := segment.OpenLink(&gone, etherType); err == nil {
+			l.Close()
+			t.Error("opened")
+		}
+		device, err := segment.Find("eth9")
+		if device != nil {
+			t.Errorf("found %+v", device)
+		}
+		return err
+	}))
 }

@@ -26,6 +26,8 @@ const (
 	turn        = 80 * time.Millisecond  // that a load balancer waits for each that comes before it
 	settle      = 500 * time.Millisecond // after a start, and after a claim, until others are heard of
 	each        = 4 * time.Millisecond   // more VIPs are asked for less often
+	actionsMax  = 64                     // at once: answers need room
+	pause       = 2 * time.Millisecond   // after so many
 	advertEvery = time.Second
 	stale       = 3500 * time.Millisecond // of what a peer has said
 	doubles     = 5 * time.Second         // between two looks whether another one answers for a VIP of ours
@@ -91,12 +93,11 @@ type vip struct {
 	since time.Time // of owned
 	why   string    // it is as it is
 
-	owner    MAC       // load balancer that answered last
-	answered time.Time // zero: never
-	waits    bool      // for the answer to the last probe
-	missed   int       // in a row
-	next     time.Time // when something is to be done
-	take     time.Time // when it is taken unless somebody answers; zero: somebody does
+	owner  MAC       // load balancer that answered last
+	waits  bool      // for the answer to the last probe
+	missed int       // in a row
+	next   time.Time // when something is to be done
+	take   time.Time // when it is taken unless somebody answers; zero: somebody does
 
 	announced int
 	defended  time.Time
@@ -116,6 +117,7 @@ type peer struct {
 	sent    int64
 	first   time.Time // since when it is heard without a gap
 	heard   time.Time // zero: never by this process
+	answers time.Time // its last answer
 	owned   int
 	entries map[netip.Addr]said
 }
@@ -157,12 +159,16 @@ func New(name string, mac MAC, owned []netip.Addr, peers map[string]MAC, now tim
 	return m
 }
 
-// SetMAC is called when the device has another address: what is owned is announced again.
+// SetMAC is called when the device is there again, or has another address: what is owned is announced again.
 func (m *Machine) SetMAC(mac MAC, now time.Time) {
 	m.mac, m.advertise = mac, true
 	for _, v := range m.vips {
-		v.announced, v.since, v.next = 0, now, now
+		if v.next = now; v.owned {
+			v.announced, v.since = 0, now
+		}
 	}
+	clear(m.handed) // nobody was told meanwhile, and the VIPs may be elsewhere by now
+	m.asked = netip.Addr{}
 }
 
 // SetAble says what this load balancer could carry: empty: it could, else why not. VIPs that are not there exist no more.
@@ -195,14 +201,19 @@ func (m *Machine) SetAble(now time.Time, able map[netip.Addr]string) (actions []
 // Step does what time brings. next is when it is to be called again at the latest.
 func (m *Machine) Step(now time.Time) (actions []Action, next time.Time) {
 	m.even(now)
+	more := false
 	for _, address := range slices.SortedFunc(maps.Keys(m.vips), netip.Addr.Compare) {
 		v := m.vips[address]
-		if v.able && !now.Before(v.next) {
-			if v.owned {
-				actions = append(actions, m.keep(now, address, v)...)
-			} else {
-				actions = append(actions, m.watch(now, address, v)...)
-			}
+		if !v.able || now.Before(v.next) {
+			continue
+		}
+		if more = len(actions) >= actionsMax; more {
+			break
+		}
+		if v.owned {
+			actions = append(actions, m.keep(now, address, v)...)
+		} else {
+			actions = append(actions, m.watch(now, address, v)...)
 		}
 	}
 	if m.advertise || now.Sub(m.advertised) >= advertEvery {
@@ -214,6 +225,9 @@ func (m *Machine) Step(now time.Time) (actions []Action, next time.Time) {
 		if v.able && v.next.Before(next) {
 			next = v.next
 		}
+	}
+	if more {
+		next = now.Add(pause) // for the answers to these
 	}
 	return actions, next
 }
@@ -227,7 +241,7 @@ func (m *Machine) watch(now time.Time, address netip.Addr, v *vip) []Action {
 		v.missed++
 		if v.missed == Misses && v.owner != (MAC{}) {
 			m.suspect(now, v.owner)
-			if _, p := m.peerAt(v.owner); p != nil {
+			if _, p := m.peerAt(v.owner); p != nil && now.Sub(p.answers) > Misses*Retry {
 				p.heard = time.Time{} // it inherits nothing until it is heard again
 			}
 		}
@@ -249,6 +263,13 @@ func (m *Machine) watch(now time.Time, address netip.Addr, v *vip) []Action {
 		v.next = v.take
 	}
 	return []Action{probe}
+}
+
+// NotSent takes note that a probe could not be sent: that nobody answers says nothing.
+func (m *Machine) NotSent(address netip.Addr) {
+	if v := m.vips[address]; v != nil {
+		v.waits = false
+	}
 }
 
 // suspect has all VIPs asked for at once that one answered for which does not answer for one of them.
@@ -394,6 +415,7 @@ func (m *Machine) Answered(now time.Time, address netip.Addr, by MAC) []Action {
 		}
 		return nil
 	}
+	p.answers = now
 	if v.owned {
 		if e, known := p.says(address, now); known && !e.Owned {
 			return nil // it has left it meanwhile
@@ -403,7 +425,7 @@ func (m *Machine) Answered(now time.Time, address netip.Addr, by MAC) []Action {
 		}
 		return m.contest(now, address, v, name, p)
 	}
-	v.owner, v.answered, v.waits, v.missed, v.take = by, now, false, 0, time.Time{}
+	v.owner, v.waits, v.missed, v.take = by, false, 0, time.Time{}
 	v.why = name + " answers for it"
 	if at := now.Add(m.period()); v.able && at.After(v.next) {
 		v.next = at
@@ -433,6 +455,9 @@ func (m *Machine) Heard(now time.Time, a *Advert) (actions []Action) {
 		p = &peer{entries: map[netip.Addr]said{}}
 		m.peers[a.Name] = p
 	}
+	if p.sent > now.Add(skewMax).UnixNano() {
+		p.sent = 0 // a clock was set back
+	}
 	if a.Sent <= p.sent {
 		return nil // sent again by somebody
 	}
@@ -448,7 +473,7 @@ func (m *Machine) Heard(now time.Time, a *Advert) (actions []Action) {
 			continue
 		}
 		switch {
-		case e.Handed && a.To == m.name && v.able && !v.owned:
+		case e.Handed && a.To == m.name && v.able && !v.owned && (v.owner == MAC{} || v.owner == a.MAC):
 			actions = append(actions, m.take(now, e.VIP, v, a.Name+" has left it to this load balancer")...)
 		case e.Asked && a.To == m.name && v.owned && len(m.owned()) >= p.owned+2:
 			actions = append(actions, m.leave(now, e.VIP, v, a.Name+" has fewer", a.Name)...)

@@ -416,3 +416,66 @@ func TestAdvertisementsSentAgainMoveNothing(t *testing.T) {
 		t.Error("it moved by what was said before")
 	}
 }
+
+// TestWhatWasHandedOverWhileTheDeviceWasAwayIsNotSaidLater: the VIP is elsewhere by then.
+func TestWhatWasHandedOverWhileTheDeviceWasAwayIsNotSaidLater(t *testing.T) {
+	w := newWorld(t, 3, 1)
+	w.await(2 * time.Second)
+	w.pass(2 * time.Second)
+	vip := w.vips[0]
+	i := slices.IndexFunc(w.hosts, func(h *host) bool { return h.rows[vip] })
+	h := w.hosts[i]
+	for _, a := range h.machine.SetAble(w.now, map[netip.Addr]string{vip: "interface eth0 is down"}) {
+		if a.Kind == Leave {
+			delete(h.rows, vip)
+		}
+	}
+	if h.machine.handed[vip] == "" {
+		t.Fatal("nobody inherits it")
+	}
+	h.machine.SetMAC(h.mac, w.now)
+	for _, advert := range h.machine.Adverts(w.now, EntriesMax) {
+		if slices.ContainsFunc(advert.Entries, func(e Entry) bool { return e.Handed }) {
+			t.Errorf("said when the device is there again: %+v", advert)
+		}
+	}
+}
+
+// TestThousandsOfVIPsAreAskedForInPieces: answers to all at once would not fit into a socket's buffer.
+func TestThousandsOfVIPsAreAskedForInPieces(t *testing.T) {
+	m := New("lb1", MAC{2}, nil, nil, now)
+	able := map[netip.Addr]string{}
+	for i := range 4000 {
+		able[netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})] = ""
+	}
+	m.SetAble(now, able)
+	asked := map[netip.Addr]bool{}
+	for at := now; len(asked) < len(able); {
+		actions, next := m.Step(at)
+		if len(actions) > actionsMax+1 || !next.After(at) {
+			t.Fatalf("%d actions, and the next at once: %t", len(actions), !next.After(at))
+		}
+		for _, a := range actions {
+			if a.Kind == Probe {
+				asked[a.VIP] = true
+				m.Heard(at, &Advert{Name: "lb2", MAC: MAC{3}, Sent: at.UnixNano()})
+				m.Answered(at, a.VIP, MAC{3})
+			}
+		}
+		if at = next; at.Sub(now) > time.Second {
+			t.Fatalf("%d of %d are asked for in a second", len(asked), len(able))
+		}
+	}
+}
+
+func TestAPeerThatSpeaksIsNotForgotten(t *testing.T) {
+	m := New("lb1", MAC{2}, nil, nil, now)
+	m.Heard(now, &Advert{Name: "lb2", MAC: MAC{3}, Sent: now.UnixNano()})
+	none := func(string) bool { return false }
+	if m.Forget(now, none); len(m.Peers()) != 1 {
+		t.Error("forgotten while it speaks")
+	}
+	if m.Forget(now.Add(stale), none); len(m.Peers()) != 0 {
+		t.Error("it is known for ever")
+	}
+}

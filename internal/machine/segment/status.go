@@ -22,7 +22,9 @@ func (m *Machine) Adverts(now time.Time, most int) (list []Advert) {
 	clear(m.handed)
 	m.asked = netip.Addr{}
 	say := func(reader string, entries []Entry) {
-		m.sent = max(m.sent+1, now.UnixNano())
+		if m.sent = max(m.sent+1, now.UnixNano()); m.sent > now.Add(skewMax).UnixNano() {
+			m.sent = now.UnixNano() // the clock was set back
+		}
 		list = append(list, Advert{Name: m.name, MAC: m.mac, Sent: m.sent, Owned: uint16(len(m.owned())), Greets: !m.greeted, To: reader, Entries: entries})
 	}
 	for _, reader := range slices.Sorted(maps.Keys(byReader)) {
@@ -93,9 +95,9 @@ func (m *Machine) Peers() (list []PeerStatus) {
 	return list
 }
 
-// Forget drops peers that are not among the fleet's nodes any more.
-func (m *Machine) Forget(known func(name string) bool) {
-	maps.DeleteFunc(m.peers, func(name string, _ *peer) bool { return !known(name) })
+// Forget drops peers that are not among the fleet's nodes any more, and silent.
+func (m *Machine) Forget(now time.Time, known func(name string) bool) {
+	maps.DeleteFunc(m.peers, func(name string, p *peer) bool { return !known(name) && !p.fresh(now) })
 }
 
 // Kept is what the next process is to know: the VIPs that are owned, and the peers.

@@ -76,6 +76,7 @@ type Announcer struct {
 	ignoring uint64
 	failing  map[string]problem
 	problems []string
+	unsaved  bool
 
 	kept atomic.Pointer[Kept] // for Save, whose caller may hold any lock
 }
@@ -105,7 +106,10 @@ func (a *Announcer) Run(ctx context.Context) {
 	stop := context.AfterFunc(ctx, a.Wake)
 	defer stop()
 	for ctx.Err() == nil {
-		link, next := a.turn()
+		link, next, unsaved := a.turn()
+		if unsaved {
+			a.o.Save()
+		}
 		a.waker.Wait(link, time.Until(next))
 	}
 	a.mutex.Lock()
@@ -125,10 +129,11 @@ func (a *Announcer) close() {
 	}
 }
 
-// turn does what has to be done now. link: that is to be waited on until next; nil: there is none.
-func (a *Announcer) turn() (link *wire.Link, next time.Time) {
+// turn does what has to be done now. link: that is to be waited on until next; nil: there is none. unsaved: Kept has changed.
+func (a *Announcer) turn() (link *wire.Link, next time.Time, unsaved bool) {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
+	defer func() { unsaved, a.unsaved = a.unsaved, false }()
 	now := time.Now()
 	if a.asked.Swap(false) || now.Sub(a.looked) >= period {
 		a.looked = now
@@ -142,13 +147,13 @@ func (a *Announcer) turn() (link *wire.Link, next time.Time) {
 		}
 	}
 	if a.link == nil || a.machine == nil {
-		return nil, now.Add(period)
+		return nil, now.Add(period), false
 	}
 	frames, err := a.link.Drain()
 	if err != nil {
 		a.failed(now, err)
 		a.close() // it is opened again
-		return nil, now.Add(period)
+		return nil, now.Add(period), false
 	}
 	now = time.Now()
 	keys := &a.state.Running.Keys
@@ -161,7 +166,7 @@ func (a *Announcer) turn() (link *wire.Link, next time.Time) {
 	}
 	actions, next := a.machine.Step(now)
 	a.do(now, actions)
-	return a.link, minTime(next, a.looked.Add(period))
+	return a.link, minTime(next, a.looked.Add(period)), false
 }
 
 func minTime(a, b time.Time) time.Time {
@@ -185,11 +190,8 @@ func (a *Announcer) hear(now time.Time, f wire.Frame, keys *model.Keys) {
 	default:
 		delete(a.ignored, advert.Name)
 		delete(a.ignored, f.From.String())
-		before := len(a.machine.Peers())
 		a.do(now, a.machine.Heard(now, advert))
-		if len(a.machine.Peers()) != before {
-			a.save()
-		}
+		a.keep()
 		return
 	}
 	if a.ignoring++; len(a.ignored) > ignoredMax {
@@ -256,47 +258,56 @@ func (a *Announcer) look(now time.Time) error {
 			able[s.VIP.Addr()] = ""
 		}
 	}
-	a.machine.Forget(func(name string) bool { n := state.Running.Node(name); return n != nil && !n.L2.IsZero() })
+	a.machine.Forget(now, func(name string) bool { n := state.Running.Node(name); return n != nil && !n.L2.IsZero() })
 	a.do(now, a.machine.SetAble(now, able))
 	if device != "" {
 		return errors.New(device)
 	}
-	return a.answer(able)
+	if a.link == nil { // it is looked for
+		return nil
+	}
+	return a.answer(now, able)
 }
 
 // follow opens the device, also once more when it is another one by now. It says why nothing can be announced there, empty: it can.
 func (a *Announcer) follow(now time.Time) (why string) {
-	device, err := net.InterfaceByName(a.conf.Interface)
+	device, err := wire.Find(a.conf.Interface)
 	switch {
-	case err != nil:
+	case err != nil: // it may be there
+		a.failed(now, err)
+		return ""
+	case device == nil:
 		a.close()
 		return fmt.Sprintf("there is no interface %s", a.conf.Interface)
 	case device.Flags&net.FlagUp == 0 || device.Flags&net.FlagRunning == 0:
 		a.close()
 		return fmt.Sprintf("interface %s is down", device.Name)
 	}
-	if a.link != nil && (a.link.Device.Index != device.Index || !slices.Equal(a.link.Device.HardwareAddr, device.HardwareAddr)) {
+	if a.link != nil && !a.link.Is(device) {
 		a.close()
 	}
 	if a.link == nil {
-		if why := a.open(now); why != "" {
+		if why := a.open(now, device); why != "" {
 			return why
 		}
 	}
 	if err := a.answers.Attach(device.Index); err != nil { // somebody may have detached it
 		return err.Error()
 	}
+	if err := a.answers.Alone(device.Index); err != nil {
+		a.failed(now, err)
+	}
 	return a.o.Receives(device)
 }
 
-func (a *Announcer) open(now time.Time) (why string) {
+func (a *Announcer) open(now time.Time, device *net.Interface) (why string) {
 	var err error
 	if a.answers == nil {
 		if a.answers, err = wire.OpenAnswers(a.o.Pins); err != nil {
 			return err.Error()
 		}
 	}
-	if a.link, err = wire.OpenLink(a.conf.Interface, segment.EtherType); err != nil {
+	if a.link, err = wire.OpenLink(device, segment.EtherType); err != nil {
 		return err.Error()
 	}
 	mac := segment.MAC(a.link.Device.HardwareAddr)
@@ -305,13 +316,6 @@ func (a *Announcer) open(now time.Time) (why string) {
 	} else if err := a.begin(mac, now); err != nil {
 		a.close()
 		return err.Error()
-	}
-	for _, s := range a.machine.Status(now) {
-		if s.Owned {
-			if err := a.hold(s.VIP); err != nil {
-				a.failed(now, err)
-			}
-		}
 	}
 	return ""
 }
@@ -338,20 +342,28 @@ func (a *Announcer) begin(mac segment.MAC, now time.Time) error {
 		}
 	}
 	a.machine = segment.New(a.o.Name, mac, owned, peers, now)
+	if slices.ContainsFunc(owned, func(vip netip.Addr) bool { return known[vip].MAC != mac }) {
+		a.machine.SetMAC(mac, now)
+	}
 	a.able = announce.Machine{}
 	a.able.Resume(prefixes, now, now.Add(grace))
 	return nil
 }
 
-// answer has the data path know all VIPs, so that the stack of this host does not answer for those of others.
-func (a *Announcer) answer(able map[netip.Addr]string) error {
+// answer has the data path know all VIPs as they are, so that the stack of this host does not answer for those of others. What failed before is done again.
+func (a *Announcer) answer(now time.Time, able map[netip.Addr]string) error {
 	known, err := a.answers.Known()
 	if err != nil {
 		return err
 	}
-	for vip := range able {
-		if _, is := known[vip]; !is {
-			err = errors.Join(err, a.answers.Set(vip, a.link.Device.HardwareAddr, false))
+	mac := segment.MAC(a.link.Device.HardwareAddr)
+	for _, v := range a.machine.Status(now) {
+		answer, is := known[v.VIP]
+		if !is || answer.Owned != v.Owned || v.Owned && answer.MAC != mac {
+			err = errors.Join(err, a.answers.Set(v.VIP, mac[:], v.Owned))
+		}
+		if v.Owned {
+			err = errors.Join(err, a.link.Join(v.VIP))
 		}
 	}
 	for vip := range known {
@@ -385,28 +397,20 @@ func (a *Announcer) stop() error {
 	}
 	a.conf, a.answers, a.machine, a.able = model.L2{}, nil, nil, announce.Machine{}
 	_, err := wire.Remove(a.o.Pins)
-	a.save()
+	a.keep()
 	return err
-}
-
-// hold has a VIP answered for.
-func (a *Announcer) hold(vip netip.Addr) error {
-	return errors.Join(a.answers.Set(vip, a.link.Device.HardwareAddr, true), a.link.Join(vip))
 }
 
 // do carries out what was decided.
 func (a *Announcer) do(now time.Time, actions []segment.Action) {
-	changed := false
 	for _, action := range actions {
 		var err error
 		switch action.Kind {
 		case segment.Take:
-			changed = true
 			a.taken++
-			err = a.hold(action.VIP)
+			err = errors.Join(a.answers.Set(action.VIP, a.link.Device.HardwareAddr, true), a.link.Join(action.VIP))
 			a.o.Log.Info("VIP taken", "vip", action.VIP, "interface", a.conf.Interface, "why", action.Why)
 		case segment.Leave:
-			changed = true
 			err = a.answers.Set(action.VIP, nil, false)
 			if a.link != nil {
 				err = errors.Join(err, a.link.Leave(action.VIP))
@@ -417,7 +421,9 @@ func (a *Announcer) do(now time.Time, actions []segment.Action) {
 			if action.To != (segment.MAC{}) {
 				to = action.To[:]
 			}
-			err = a.link.Probe(action.VIP, to)
+			if err = a.link.Probe(action.VIP, to); err != nil {
+				a.machine.NotSent(action.VIP)
+			}
 		case segment.Announce:
 			err = a.link.Announce(action.VIP)
 		case segment.Advertise:
@@ -426,9 +432,6 @@ func (a *Announcer) do(now time.Time, actions []segment.Action) {
 		if err != nil {
 			a.failed(now, err)
 		}
-	}
-	if changed {
-		a.save()
 	}
 }
 
@@ -448,8 +451,8 @@ func (a *Announcer) advertise(now time.Time) error {
 	return nil
 }
 
-// save keeps whose addresses are those of load balancers. What is owned the data path knows.
-func (a *Announcer) save() {
+// keep notes whose addresses are those of load balancers, for the next process. What is owned the data path knows.
+func (a *Announcer) keep() {
 	var kept *Kept
 	if a.machine != nil {
 		kept = &Kept{Peers: map[string]string{}}
@@ -458,9 +461,7 @@ func (a *Announcer) save() {
 		}
 	}
 	before := a.kept.Swap(kept)
-	if (before == nil) != (kept == nil) || before != nil && !maps.Equal(before.Peers, kept.Peers) {
-		a.o.Save()
-	}
+	a.unsaved = a.unsaved || (before == nil) != (kept == nil) || before != nil && !maps.Equal(before.Peers, kept.Peers)
 }
 
 // Withdraw ends what an instance answers for whose data path is about to go: others take it meanwhile.

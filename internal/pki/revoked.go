@@ -33,13 +33,18 @@ type held struct {
 // the lock.
 func (l *revoked) find(chain []*x509.Certificate) *Revocation {
 	for _, certificate := range chain {
-		for _, key := range []string{(&Revocation{Serial: SerialOf(certificate)}).Key(), (&Revocation{Name: certificate.Subject.CommonName}).Key()} {
+		for _, key := range keysOf(certificate) {
 			if r, ok := l.entries[key]; ok && r.Covers(certificate) {
 				return &r
 			}
 		}
 	}
 	return nil
+}
+
+// keysOf are those of the entries that can revoke a certificate.
+func keysOf(certificate *x509.Certificate) []string {
+	return []string{(&Revocation{Serial: SerialOf(certificate)}).Key(), (&Revocation{Name: certificate.Subject.CommonName}).Key()}
 }
 
 // refuse counts.
@@ -143,6 +148,20 @@ func (c *Credentials) Revokes(certificates ...*x509.Certificate) *Revocation {
 	c.revoked.mutex.Lock()
 	defer c.revoked.mutex.Unlock()
 	return c.revoked.find(certificates)
+}
+
+// RevokedBy is the entry of a list, by Key, that revokes one of some certificates, whether or not it was heard of here; nil: there is none.
+func (c *Credentials) RevokedBy(list map[string]*Revocation, now time.Time, certificates ...*x509.Certificate) *Revocation {
+	for _, certificate := range certificates {
+		for _, key := range keysOf(certificate) {
+			if r := list[key]; r != nil && !c.Foreign(r) {
+				if checked, err := c.Checked(*r, now); err == nil && checked.Covers(certificate) {
+					return &checked
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // OwnRevoked is the entry that revokes the certificate that this process shows; nil: there is none.

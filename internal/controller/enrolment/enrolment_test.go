@@ -197,6 +197,12 @@ func TestWhoHasNoGoodTokenDoesNotJoin(t *testing.T) {
 	c.joins(m, once)
 	_, err = newMachine(t, "lb2", "10.0.0.32").join(t, c.all[0], once)
 	c.refused("used up", err, "is used up, by lb1")
+	many := c.invite(&ballastv1.InviteRequest{Role: "lb", Uses: 7})
+	for i := range 7 {
+		c.joins(newMachine(t, fmt.Sprintf("many%d", i), fmt.Sprintf("10.0.0.%d", 40+i)), many)
+	}
+	_, err = newMachine(t, "lb2", "10.0.0.32").join(t, c.all[0], many)
+	c.refused("used up by many", err, "is used up, by many0, many1, many2, many3, many4 and 2 others: ")
 }
 
 // Promise: Who asks again with the same key and token gets the same certificate, and that uses the token once.

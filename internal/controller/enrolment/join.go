@@ -22,6 +22,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/controller/documents"
 	"github.com/ballast-lb/ballast/internal/enrol"
+	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
 	"github.com/ballast-lb/ballast/internal/store"
 )
@@ -174,7 +175,7 @@ func (e *Enrolment) sign(now *documents.Snapshot, at time.Time, wanted *pki.Want
 	if err != nil {
 		return connect.NewError(connect.CodeInternal, err)
 	}
-	if r := e.o.Credentials.Revokes(leaf); r != nil { // the clocks of controllers differ
+	if r := e.revokes(now, at, leaf, signing.Certificate); r != nil { // the clocks of controllers differ
 		return refuse(connect.CodeUnavailable, "%s, so a new one would be, too: ask again in a moment", r.What())
 	}
 	node.Ends = leaf.NotAfter
@@ -205,7 +206,7 @@ func checkInvitation(i *documents.Invitation, at time.Time, wanted *pki.Wanted) 
 	case !at.Before(i.Ends):
 		return refuse(connect.CodePermissionDenied, "the token ended at %s, and the controller's clock says %s: %s", i.Ends.Format(time.RFC3339), at.UTC().Format(time.RFC3339), another)
 	case i.Left() == 0:
-		return refuse(connect.CodePermissionDenied, "the token is used up, by %s: %s", strings.Join(i.Joined, ", "), another)
+		return refuse(connect.CodePermissionDenied, "the token is used up, by %s: %s", some(i.Joined), another)
 	case wanted.Role != i.Role:
 		return refuse(connect.CodePermissionDenied, "the token is for role %s, not %s", i.Role, wanted.Role)
 	case i.Name != "" && wanted.Name != i.Name:
@@ -213,3 +214,14 @@ func checkInvitation(i *documents.Invitation, at time.Time, wanted *pki.Wanted) 
 	}
 	return nil
 }
+
+// some are a few of many names, and how many others there are.
+func some(names []string) string {
+	text := strings.Join(names[:min(len(names), someNames)], ", ")
+	if others := len(names) - someNames; others > 0 {
+		text += " and " + model.Counted(others, "other", "others")
+	}
+	return text
+}
+
+const someNames = 5

@@ -2,9 +2,11 @@ package enrolment
 
 import (
 	"context"
+	"crypto/ecdsa"
 	"crypto/rand"
 	"crypto/x509"
 	"fmt"
+	"log/slog"
 	"net"
 	"strings"
 	"testing"
@@ -14,19 +16,26 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/controller/documents"
 	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/pki"
+	"github.com/ballast-lb/ballast/internal/store"
 )
 
-// renew asks for another certificate as who has one.
+// renew asks for another certificate as who has one, for a new key.
 func (c *controllers) renew(shown *x509.Certificate, role pki.Role, name string, change func(*x509.CertificateRequest)) (*x509.Certificate, error) {
+	c.Helper()
+	return c.renewFor(newMachine(c, name, "").key, []*x509.Certificate{shown}, role, name, change)
+}
+
+func (c *controllers) renewFor(key *ecdsa.PrivateKey, shown []*x509.Certificate, role pki.Role, name string, change func(*x509.CertificateRequest)) (*x509.Certificate, error) {
 	c.Helper()
 	template := &x509.CertificateRequest{}
 	template.Subject.CommonName, template.Subject.OrganizationalUnit = name, []string{string(role)}
 	if change != nil {
 		change(template)
 	}
-	request, err := x509.CreateCertificateRequest(rand.Reader, template, newMachine(c, name, "").key)
+	request, err := x509.CreateCertificateRequest(rand.Reader, template, key)
 	fleettest.Require(c, err)
 	answer, err := c.all[1].Renew(context.WithValue(c.Context(), shownKey{}, shown), &ballastv1.RenewRequest{Request: request})
 	if err != nil {
@@ -65,9 +74,6 @@ func TestOnlyTheOwnerOfACertificateRenewsIt(t *testing.T) {
 	if next.Equal(leaf) || fmt.Sprint(next.IPAddresses) != "[10.0.0.31]" || pki.LifeOf(next).Round(time.Minute) != 10*24*time.Hour || !next.NotAfter.After(leaf.NotAfter) {
 		t.Errorf("the next is of %v, for %v, until %v", next.IPAddresses, pki.LifeOf(next), next.NotAfter)
 	}
-	if _, err := c.renew(leaf, pki.LB, "lb1", nil); err != nil { // the answer got lost
-		t.Errorf("again: %v", err)
-	}
 	_, err = newMachine(t, "lb1", "10.0.0.77").join(t, c.all[0], c.invite(&ballastv1.InviteRequest{Role: "lb"}))
 	c.refused("the name is still taken", err, "lb1 is the name of")
 	for _, e := range c.all {
@@ -76,6 +82,71 @@ func TestOnlyTheOwnerOfACertificateRenewsIt(t *testing.T) {
 	}
 	_, err = c.renew(leaf, pki.LB, "lb1", nil)
 	c.refused("revoked", err, "is revoked")
+}
+
+// Promise: Only the newest certificate of a name is renewed, and who asks again with the same key gets the same one.
+func TestACopyOfACertificateIsNotRenewed(t *testing.T) {
+	c := delegated(t)
+	var logged strings.Builder
+	c.all[1].o.Log = slog.New(slog.NewTextHandler(&logged, nil))
+	first := c.joins(newMachine(t, "lb1", "10.0.0.31"), c.invite(&ballastv1.InviteRequest{Role: "lb"}))
+	c.pass(21 * 24 * time.Hour)
+	key := newMachine(t, "lb1", "").key
+	second, err := c.renewFor(key, []*x509.Certificate{first}, pki.LB, "lb1", nil)
+	fleettest.Require(t, err)
+	if again, err := c.renewFor(key, []*x509.Certificate{first}, pki.LB, "lb1", nil); err != nil || !again.Equal(second) {
+		t.Errorf("the answer got lost, and again: %v", err)
+	}
+	if strings.Contains(logged.String(), "WARN") {
+		t.Errorf("logged is %s", logged.String())
+	}
+	_, err = c.renew(first, pki.LB, "lb1", nil)
+	c.refused("a copy", err, "is not the newest of that name: two hosts have its certificate")
+	if !strings.Contains(logged.String(), `level=WARN msg="certificate not renewed" role=lb name=lb1`) {
+		t.Errorf("logged is %s", logged.String())
+	}
+	c.pass(21 * 24 * time.Hour)
+	third, err := c.renew(second, pki.LB, "lb1", nil)
+	if err != nil || third.Equal(second) {
+		t.Errorf("the newest: %v", err)
+	}
+	fleettest.Require(t, c.all[0].o.Writer.Update(t.Context(), func(now *documents.Snapshot) ([]store.Document, error) {
+		return []store.Document{now.Delete(documents.EnrolledPrefix + "lb1")}, nil
+	}))
+	c.pass(21 * 24 * time.Hour)
+	_, err = c.renew(third, pki.LB, "lb1", nil)
+	c.refused("unknown", err, "no certificate of lb1 is known")
+}
+
+// Promise: What is revoked in the store is not renewed, also where the controller has not heard of it.
+func TestWhatTheStoreHasRevokedIsNotRenewed(t *testing.T) {
+	c := start(t)
+	signing := c.delegate(c.ca.Dir)
+	token := c.invite(&ballastv1.InviteRequest{Role: "lb", Uses: 3})
+	leaf := map[string]*x509.Certificate{}
+	for i, name := range []string{"lb1", "lb2", "lb3"} {
+		leaf[name] = c.joins(newMachine(t, name, fmt.Sprintf("10.0.0.%d", 31+i)), token)
+	}
+	c.delegate(c.ca.Dir)
+	c.pass(21 * 24 * time.Hour)
+	revoke := func(r pki.Revocation) {
+		_, _, err := c.all[0].o.Writer.Record(t.Context(), func(now *documents.Snapshot) ([]string, []store.Document, error) {
+			document, err := now.Put(documents.RevokedPrefix+r.Key(), &r)
+			return []string{"revoked"}, []store.Document{document}, err
+		})
+		fleettest.Require(t, err)
+	}
+	refused := func(name string) {
+		t.Helper()
+		_, err := c.renewFor(newMachine(t, name, "").key, []*x509.Certificate{leaf[name], signing.Certificate}, pki.LB, name, nil)
+		c.refused(name, err, "is revoked")
+	}
+	revoke(pki.RevocationOf(leaf["lb1"], *c.clock.Load(), ""))
+	refused("lb1")
+	revoke(pki.Revocation{Name: "lb2", At: *c.clock.Load()})
+	refused("lb2")
+	revoke(pki.RevocationOf(signing.Certificate, *c.clock.Load(), ""))
+	refused("lb3")
 }
 
 func TestWithoutAGoodSigningAuthorityOperatorsHearOfIt(t *testing.T) {

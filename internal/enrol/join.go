@@ -10,6 +10,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
+	"regexp"
+	"strconv"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protodelim"
@@ -92,9 +95,34 @@ func Join(ctx context.Context, address string, token *Token, name string, key *e
 	case answer.Refused != "":
 		return nil, &Refused{answer.Refused, answer.Again}
 	}
+	if err := checkControllers(answer.Controllers); err != nil {
+		return nil, err
+	}
 	joined.Chain, joined.Controllers = answer.Chain, answer.Controllers
 	return joined, pki.Issued(answer.Chain, joined.Root, &pki.Wanted{Role: token.Role, Name: name, Key: &key.PublicKey}, time.Now())
 }
+
+// checkControllers refuses what is no list of endpoints: it becomes part of command lines.
+func checkControllers(list []string) error {
+	if len(list) > maxControllers {
+		return fmt.Errorf("it names %d controllers: at most %d", len(list), maxControllers)
+	}
+	for _, endpoint := range list {
+		host, port, err := net.SplitHostPort(endpoint)
+		if err == nil {
+			_, err = strconv.ParseUint(port, 10, 16)
+		}
+		address, other := netip.ParseAddr(host)
+		if err != nil || !hostname.MatchString(host) && (other != nil || address.Zone() != "") {
+			return fmt.Errorf("it names a controller at %q, which is no host:port", endpoint)
+		}
+	}
+	return nil
+}
+
+const maxControllers = 16
+
+var hostname = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.-]*$`)
 
 // ErrFinal is why another attempt makes no sense.
 var ErrFinal = errors.New("set the clock that is wrong, and join again")

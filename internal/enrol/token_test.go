@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -64,5 +65,21 @@ func TestClocksThatDifferAreNamedWithByHowMuch(t *testing.T) {
 	}
 	if ahead, err := compare(now, &ballastv1.JoinGreeting{Time: timestamppb.New(now.Add(5 * time.Minute))}); err != nil || ahead.Round(time.Minute) != -5*time.Minute {
 		t.Errorf("%v, %v", ahead, err)
+	}
+}
+
+func TestControllersAreHostsWithPorts(t *testing.T) {
+	for _, good := range [][]string{nil, {"10.0.0.21:6443", "[2001:db8::1]:6443", "c1.example-2.com:1"}} {
+		if err := checkControllers(good); err != nil {
+			t.Errorf("%q: %v", good, err)
+		}
+	}
+	for _, bad := range []string{"", "10.0.0.21", "c1:", ":6443", "c1:x", "c1:70000", "c1:1\n", "c1\nX=1:1", "c1 --options:1", "$(reboot):1", "`x`:1", "c1;x:1", "c1\":1", "-c1:1", "c1,c2:1", "[fe80::1%$(x)]:1"} {
+		if checkControllers([]string{"10.0.0.21:6443", bad}) == nil {
+			t.Errorf("%q is taken", bad)
+		}
+	}
+	if checkControllers(slices.Repeat([]string{"c1:1"}, 17)) == nil {
+		t.Error("17 are taken")
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 )
 
@@ -84,6 +85,44 @@ func InstallRoot(dir string, root *x509.Certificate, replace bool) error {
 		return err
 	}
 	return fmt.Errorf("write %s: it is of another fleet: use another --tls-dir", path)
+}
+
+// CheckRoot refuses a directory that is of another fleet than that whose root has a hash. By replace it may become one of that fleet, unless
+// others than name have a certificate there: the new ca.crt would make it useless.
+func CheckRoot(dir, name string, hash [sha256.Size]byte, replace bool) error {
+	path := certificatePath(dir, authorityName)
+	root, err := readCertificate(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist), err == nil && HashOf(root) == hash:
+		return nil
+	case !replace && err != nil:
+		return err
+	case !replace:
+		return fmt.Errorf("%s is of another fleet than the token: nothing was changed: use another --tls-dir, or --again to leave that fleet", path)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		if other, ok := strings.CutSuffix(entry.Name(), ".crt"); ok && other != authorityName && other != name {
+			return fmt.Errorf("%s is of another fleet than the token, and %s beside it needs it: nothing was changed: use another --tls-dir, or remove that", path, entry.Name())
+		}
+	}
+	return nil
+}
+
+// CheckOwner refuses a certificate of a name that is there for another role or name.
+func CheckOwner(dir, name string, role Role) error {
+	certificate, err := readCertificate(certificatePath(dir, name))
+	if err != nil {
+		return err
+	}
+	who, err := identityOf(certificate)
+	if err == nil && (who.Role != role || who.Name != name) {
+		err = fmt.Errorf("%s is of %s %s, and the token is for role %s: nothing was changed: join with another --name", certificatePath(dir, name), who.Role, who.Name, role)
+	}
+	return err
 }
 
 // Has reports whether there is a certificate of a name, and whether the signing authority has signed it.

@@ -71,6 +71,18 @@ func create(path, content string, mode os.FileMode) error {
 	return errors.Join(err, file.Chmod(mode), file.Sync(), file.Close())
 }
 
+// writable reports as an error that files cannot be made in a directory, which is made if it is not there.
+func writable(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	file, err := os.CreateTemp(dir, ".new-*")
+	if err != nil {
+		return fmt.Errorf("write to %s: %w", dir, err)
+	}
+	return errors.Join(file.Close(), os.Remove(file.Name()))
+}
+
 // standing is what every daemon of a node answers.
 type standing struct {
 	api.Status

@@ -51,10 +51,10 @@ func (j *Join) Run(ctx context.Context) error {
 		return err
 	}
 	unit := "ballast-" + string(token.Role)
-	if err := j.check(unit); err != nil {
+	if err := j.check(token, unit); err != nil {
 		return err
 	}
-	if err := pki.Directory(j.TLSDir); err != nil {
+	if err := j.prepare(unit); err != nil {
 		return err
 	}
 	key, err := pki.NextKey(j.TLSDir, j.Name)
@@ -106,19 +106,48 @@ func (j *Join) writeOptions(unit, source, options string) error {
 }
 
 // check refuses a machine that is a node already, before anybody is asked.
-func (j *Join) check(unit string) error {
+func (j *Join) check(token *enrol.Token, unit string) error {
 	there, enrolled := pki.Has(j.TLSDir, j.Name)
+	if err := pki.CheckRoot(j.TLSDir, j.Name, token.Root, j.Again); err != nil {
+		return err
+	}
 	const remedy = "to replace the certificate of a node that joined before, add --again"
 	switch {
 	case there && !enrolled:
 		return fmt.Errorf("%s was issued by hand: nothing was changed: remove it, or join with another --name", filepath.Join(j.TLSDir, j.Name+".crt"))
 	case there && !j.Again:
 		return fmt.Errorf("%s is there already: nothing was changed: %s", filepath.Join(j.TLSDir, j.Name+".crt"), remedy)
-	case j.Again || j.Only:
+	case there:
+		if err := pki.CheckOwner(j.TLSDir, j.Name, token.Role); err != nil {
+			return err
+		}
+	default:
+		if err := absent(filepath.Join(j.TLSDir, j.Name+".key")); err != nil {
+			return fmt.Errorf("%w: it has no certificate: remove it, or join with another --name", err)
+		}
+	}
+	if j.Again || j.Only {
 		return nil
 	}
 	if err := absent(j.defaults(unit)); err != nil {
 		return fmt.Errorf("%w: remove it, or %s", err, "get the certificate alone with --certificate-only")
+	}
+	return nil
+}
+
+// prepare has everything that is to be written fail before the token is used.
+func (j *Join) prepare(unit string) error {
+	if err := pki.Directory(j.TLSDir); err != nil {
+		return err
+	}
+	dirs := []string{j.TLSDir}
+	if !j.Only && absent(j.defaults(unit)) == nil {
+		dirs = append(dirs, j.Defaults)
+	}
+	for _, dir := range dirs {
+		if err := writable(dir); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -51,5 +52,38 @@ func TestWhoSaysNothingOfUseIsCutOff(t *testing.T) {
 				t.Errorf("%s: %d are at it still", what, e.gate.open)
 			}
 		})
+	}
+}
+
+// A list of controllers that is none is not taken: it becomes part of command lines of root.
+func TestWhoJoinsTakesNoCommandsForControllers(t *testing.T) {
+	c := delegated(t)
+	e := c.all[0]
+	e.o.Refused = func(_ string, why error) { t.Errorf("it is refused: %v", why) }
+	listener, err := tls.Listen("tcp", "127.0.0.1:0", e.o.Credentials.Joining(enrol.Protocol))
+	fleettest.Require(t, err)
+	var running sync.WaitGroup
+	running.Go(func() {
+		for {
+			connection, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			e.Serve(connection.(*tls.Conn))
+			connection.Close()
+		}
+	})
+	defer running.Wait()
+	defer listener.Close()
+	m, token := newMachine(t, "lb1", "127.0.0.1"), c.invite(&ballastv1.InviteRequest{Role: "lb"})
+	e.o.Address = "$(reboot):6443"
+	if _, err := enrol.Join(t.Context(), listener.Addr().String(), token, m.name, m.key, "1.2.3"); err == nil || !strings.Contains(err.Error(), "no host:port") {
+		t.Errorf("it joins: %v", err)
+	}
+	e.o.Address = "10.0.0.21:6443"
+	joined, err := enrol.Join(t.Context(), listener.Addr().String(), token, m.name, m.key, "1.2.3")
+	fleettest.Require(t, err)
+	if have := strings.Join(joined.Controllers, " "); have != "10.0.0.21:6443 10.0.0.22:6443" {
+		t.Errorf("controllers are %s", have)
 	}
 }

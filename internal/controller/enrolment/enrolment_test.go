@@ -412,7 +412,7 @@ func TestWhoAsksTooOftenWaits(t *testing.T) {
 	for range 3 * joinBurst {
 		if g.enter("a") {
 			allowed++
-			g.leave()
+			g.leave("a")
 		}
 	}
 	if allowed < joinBurst || allowed > joinBurst+2 || !g.enter("b") {
@@ -421,7 +421,16 @@ func TestWhoAsksTooOftenWaits(t *testing.T) {
 	for i := range 2 * atOnce {
 		g.enter(fmt.Sprint(i))
 	}
-	if g.open > atOnce {
-		t.Errorf("%d at once", g.open)
+	if g.total > atOnce {
+		t.Errorf("%d at once", g.total)
+	}
+	g = newGate(joinRate, joinBurst)
+	for i := range 2 * atOnceEach {
+		if g.enter("a") != (i < atOnceEach) {
+			t.Errorf("one has %v connections at once", g.open)
+		}
+	}
+	if g.leave("a"); !g.enter("b") || !g.enter("a") || g.enter("a") {
+		t.Errorf("after one has left: %v", g.open)
 	}
 }

@@ -14,6 +14,7 @@ const (
 	joinBurst             = 10
 	joinAll               = 50 // a second, of all addresses
 	atOnce                = 64 // connections
+	atOnceEach            = 2  // of one address
 	renewRate  rate.Limit = 1.0 / 60
 	renewBurst            = 5
 	remembered            = 4096
@@ -27,18 +28,19 @@ type gate struct {
 
 	mutex sync.Mutex
 	of    map[string]*rate.Limiter
-	open  int
+	open  map[string]int // who is at it
+	total int
 }
 
 func newGate(each rate.Limit, burst int) *gate {
-	return &gate{each: each, burst: burst, all: rate.NewLimiter(joinAll, joinAll), of: map[string]*rate.Limiter{}}
+	return &gate{each: each, burst: burst, all: rate.NewLimiter(joinAll, joinAll), of: map[string]*rate.Limiter{}, open: map[string]int{}}
 }
 
 // enter reports whether somebody may ask now; leave has to be called then.
 func (g *gate) enter(who string) (ok bool) {
 	g.mutex.Lock()
 	defer g.mutex.Unlock()
-	if g.open >= atOnce {
+	if g.total >= atOnce || g.open[who] >= atOnceEach {
 		return false
 	}
 	limiter := g.of[who]
@@ -52,14 +54,18 @@ func (g *gate) enter(who string) (ok bool) {
 	if !limiter.Allow() || !g.all.Allow() {
 		return false
 	}
-	g.open++
+	g.open[who]++
+	g.total++
 	return true
 }
 
-func (g *gate) leave() {
+func (g *gate) leave(who string) {
 	g.mutex.Lock()
 	defer g.mutex.Unlock()
-	g.open--
+	g.total--
+	if g.open[who]--; g.open[who] == 0 {
+		delete(g.open, who)
+	}
 }
 
 // sourceOf is the address that a connection comes from.

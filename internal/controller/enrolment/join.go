@@ -52,10 +52,11 @@ func (e *Enrolment) converse(c *tls.Conn) (*ballastv1.JoinAnswer, error) {
 	if err := enrol.Send(c, &ballastv1.JoinGreeting{Controller: e.o.Name, Version: e.o.Version, Time: timestamppb.New(e.o.Now())}); err != nil {
 		return nil, err
 	}
-	if !e.gate.enter(neighbourhood(source)) {
+	who := neighbourhood(source)
+	if !e.gate.enter(who) {
 		return nil, refuse(connect.CodeResourceExhausted, "too many ask to join: ask again in a moment")
 	}
-	defer e.gate.leave()
+	defer e.gate.leave(who)
 	request := &ballastv1.JoinRequest{}
 	if err := enrol.Receive(bufio.NewReaderSize(c, enrol.MessageBytes), request); err != nil {
 		return nil, refuse(connect.CodeInvalidArgument, "it asks for nothing that makes sense: %w", err)

@@ -45,10 +45,11 @@ const requestBytes = 16 << 10
 // Renew implements ballastv1connect.RenewalHandler.
 func (e *Enrolment) Renew(ctx context.Context, r *ballastv1.RenewRequest) (*ballastv1.RenewResponse, error) {
 	shown := ctx.Value(shownKey{}).([]*x509.Certificate)
-	if !e.renew.enter(shown[0].Subject.CommonName) {
+	who := shown[0].Subject.CommonName
+	if !e.renew.enter(who) {
 		return nil, refuse(connect.CodeResourceExhausted, "it is asked for too often")
 	}
-	defer e.renew.leave()
+	defer e.renew.leave(who)
 	wanted, err := pki.ParseRequest(r.Request)
 	if err != nil {
 		return nil, connect.NewError(connect.CodeInvalidArgument, err)

@@ -48,8 +48,8 @@ func TestWhoSaysNothingOfUseIsCutOff(t *testing.T) {
 			if took := <-ended; took > enrol.AskTimeout+time.Second || len(refused) != 1 || !strings.Contains(refused[0], "it asks for nothing that makes sense") {
 				t.Errorf("%s: after %v, refused for %q", what, took, refused)
 			}
-			if e.gate.open != 0 {
-				t.Errorf("%s: %d are at it still", what, e.gate.open)
+			if e.gate.total != 0 || len(e.gate.open) != 0 {
+				t.Errorf("%s: %d are at it still, %v", what, e.gate.total, e.gate.open)
 			}
 		})
 	}

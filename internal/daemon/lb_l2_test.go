@@ -87,25 +87,17 @@ func (s *l2Segment) serve() {
 // at is the load balancer that the client's kernel finds a VIP at, by asking anew; -1: none.
 func (s *l2Segment) at() int {
 	s.t.Helper()
-	var out []byte
-	require(s.t, s.space.Do(func() error {
+	var socket net.Conn
+	require(s.t, s.space.Do(func() (err error) {
 		exec.Command("ip", "neigh", "del", s.vip, "dev", "br0").Run() // there may be none
-		socket, err := net.Dial("udp", net.JoinHostPort(s.vip, "9"))
-		if err != nil {
-			return err
-		}
-		defer socket.Close()
-		for deadline := time.Now().Add(time.Second); time.Now().Before(deadline) && !strings.Contains(string(out), "lladdr"); {
-			socket.Write([]byte("x")) // what asks
-			if out, err = exec.Command("ip", "neigh", "show", s.vip, "dev", "br0").CombinedOutput(); err != nil {
-				return err
-			}
-		}
-		return nil
+		socket, err = net.Dial("udp", net.JoinHostPort(s.vip, "9"))
+		return err
 	}))
-	for i, mac := range s.macs {
-		if strings.Contains(string(out), mac) {
-			return i
+	defer socket.Close()
+	for deadline := time.Now().Add(time.Second); time.Now().Before(deadline); {
+		socket.Write([]byte("x")) // what asks
+		if at := s.cached(); at >= 0 {
+			return at
 		}
 	}
 	return -1

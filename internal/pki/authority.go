@@ -75,7 +75,7 @@ type Request struct {
 
 // Issue makes NAME.crt and NAME.key with the authority in dir. The name is among the names or addresses that it is valid for.
 func Issue(dir string, request Request) error {
-	if err := checkName(request.Name); err != nil {
+	if err := CheckName(request.Name); err != nil {
 		return err
 	}
 	if _, err := ParseRole(string(request.Role)); err != nil {
@@ -132,8 +132,8 @@ func leafOf(request *Request, now, ends time.Time) *x509.Certificate {
 	return template
 }
 
-// checkName allows what servers can be called: it is a file's name, too.
-func checkName(name string) error {
+// CheckName allows what servers can be called: it is a file's name, too.
+func CheckName(name string) error {
 	allowed := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-:", r)
 	}

@@ -81,7 +81,7 @@ func only(dir string, role Role) (string, error) {
 		if err != nil || name == authorityName {
 			continue
 		}
-		if identity, err := identityOf(certificate); err == nil && (role == "" || identity.Role == role) {
+		if identity, err := IdentityOf(certificate); err == nil && (role == "" || identity.Role == role) {
 			names = append(names, name)
 		} else {
 			others = append(others, name)
@@ -134,7 +134,7 @@ func (c *Credentials) read() error {
 	if info, err := os.Stat(keyPath(c.dir, c.name)); err == nil && info.Mode().Perm()&0o007 != 0 {
 		return fmt.Errorf("%s can be used by everybody on this host (%v): chmod 600 it", keyPath(c.dir, c.name), info.Mode().Perm())
 	}
-	identity, err := identityOf(leaf)
+	identity, err := IdentityOf(leaf)
 	if err != nil {
 		return err
 	}

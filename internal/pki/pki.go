@@ -50,10 +50,10 @@ func PeerIdentity(state tls.ConnectionState) (Identity, error) {
 	if len(state.PeerCertificates) == 0 {
 		return Identity{}, errors.New("the peer has shown no certificate")
 	}
-	return identityOf(state.PeerCertificates[0])
+	return IdentityOf(state.PeerCertificates[0])
 }
 
-func identityOf(certificate *x509.Certificate) (Identity, error) {
+func IdentityOf(certificate *x509.Certificate) (Identity, error) {
 	units := certificate.Subject.OrganizationalUnit
 	if len(units) != 1 || certificate.Subject.CommonName == "" {
 		return Identity{}, fmt.Errorf("the certificate of %q names no role: make one with `ballast ctl pki issue`", certificate.Subject.CommonName)
@@ -99,7 +99,7 @@ func verify(chain []*x509.Certificate, roots *x509.CertPool, now time.Time) (Ide
 	case err != nil:
 		return Identity{}, fmt.Errorf("verify the peer's certificate (%s): %w", leaf.Subject.CommonName, err)
 	}
-	identity, err := identityOf(leaf)
+	identity, err := IdentityOf(leaf)
 	if err == nil && !slices.ContainsFunc(chains, func(chain []*x509.Certificate) bool { return maySign(identity.Role, len(chain)-2) }) {
 		err = refuse(WrongRole, fmt.Errorf("the certificate of %s is for role %s and comes from the signing authority, which signs for roles lb and agent alone: "+
 			"issue one with `ballast ctl pki issue`", identity.Name, identity.Role))

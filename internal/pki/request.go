@@ -118,7 +118,7 @@ func CheckOwner(dir, name string, role Role) error {
 	if err != nil {
 		return err
 	}
-	who, err := identityOf(certificate)
+	who, err := IdentityOf(certificate)
 	if err == nil && (who.Role != role || who.Name != name) {
 		err = fmt.Errorf("%s is of %s %s, and the token is for role %s: nothing was changed: join with another --name", certificatePath(dir, name), who.Role, who.Name, role)
 	}
@@ -162,11 +162,11 @@ func ParseRequest(der []byte) (w Wanted, err error) {
 	if err := request.CheckSignature(); err != nil {
 		return w, fmt.Errorf("the request for a certificate is not signed with its key: %w", err)
 	}
-	identity, err := identityOf(&x509.Certificate{Subject: request.Subject, DNSNames: request.DNSNames, IPAddresses: request.IPAddresses})
+	identity, err := IdentityOf(&x509.Certificate{Subject: request.Subject, DNSNames: request.DNSNames, IPAddresses: request.IPAddresses})
 	if err != nil {
 		return w, errors.New("the request for a certificate names no role")
 	}
-	if err := checkName(identity.Name); err != nil {
+	if err := CheckName(identity.Name); err != nil {
 		return w, err
 	}
 	return Wanted{identity.Role, identity.Name, identity.Addresses, identity.DNS, key}, nil
@@ -178,12 +178,6 @@ func KeyID(key *ecdsa.PublicKey) (string, error) {
 	sum := sha256.Sum256(der)
 	return hex.EncodeToString(sum[:]), err
 }
-
-// IdentityOf is whom a certificate speaks for, whoever has signed it.
-func IdentityOf(certificate *x509.Certificate) (Identity, error) { return identityOf(certificate) }
-
-// CheckName refuses what nobody can be called.
-func CheckName(name string) error { return checkName(name) }
 
 // Directory makes a folder for certificates and keys.
 func Directory(dir string) error {

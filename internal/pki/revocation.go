@@ -83,7 +83,7 @@ func ParseSerial(text string) (serial string, ok bool) {
 // RevocationOf is of one certificate.
 func RevocationOf(certificate *x509.Certificate, now time.Time, reason string) Revocation {
 	r := Revocation{Serial: SerialOf(certificate), Name: certificate.Subject.CommonName, At: now, Ends: certificate.NotAfter, Reason: reason}
-	if identity, err := identityOf(certificate); err == nil {
+	if identity, err := IdentityOf(certificate); err == nil {
 		r.Role = identity.Role
 	}
 	return r
@@ -96,7 +96,7 @@ func (r Revocation) checked(now time.Time, authority *x509.Certificate) (Revocat
 		return r, fmt.Errorf("serial number %q: use %d hexadecimal digits", plain(r.Serial), serialDigits)
 	}
 	if r.Serial == "" {
-		if err := checkName(plain(r.Name)); err != nil {
+		if err := CheckName(plain(r.Name)); err != nil {
 			return r, err
 		}
 	}

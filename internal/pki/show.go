@@ -60,7 +60,7 @@ func describe(dir, name string, chain []*x509.Certificate, root *x509.Certificat
 		entry.Problems = append(entry.Problems, fmt.Sprintf(format, args...))
 	}
 	if certificate != root {
-		identity, err := identityOf(certificate)
+		identity, err := IdentityOf(certificate)
 		if err != nil {
 			problem("%v", err)
 		}

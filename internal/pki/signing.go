@@ -107,7 +107,7 @@ func (s *Signing) Sign(request *Request, key *ecdsa.PublicKey, now time.Time) (c
 	if !maySign(request.Role, 1) {
 		return nil, fmt.Errorf("sign a certificate for role %s: the signing authority signs for roles lb and agent alone: use `ballast ctl pki issue`", request.Role)
 	}
-	if err := checkName(request.Name); err != nil {
+	if err := CheckName(request.Name); err != nil {
 		return nil, err
 	}
 	ends := now.Add(request.Life)

@@ -4,7 +4,6 @@ package enrolment
 import (
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -29,7 +28,9 @@ func (e *Enrolment) controllers(now *documents.Snapshot) map[string][]netip.Addr
 		reached(m.Name, m.Address)
 	}
 	for _, m := range now.Controllers.Members {
-		known[m.Name] = append(known[m.Name], []netip.Addr{}...)
+		if _, listed := known[m.Name]; !listed {
+			known[m.Name] = nil
+		}
 	}
 	return known
 }
@@ -104,11 +105,12 @@ func (e *Enrolment) addressesOf(now *documents.Snapshot, at time.Time, wanted *p
 			return nil, refuse(connect.CodePermissionDenied, "%s asks for a certificate of %s as well: it gets one of its own name alone", wanted.Name, dns)
 		}
 	}
+	controllers := e.controllers(now)
 	for _, address := range addresses {
 		if slices.Contains(i.Addresses, address) {
 			continue // somebody has said that it is this node's
 		}
-		for controller, theirs := range e.controllers(now) {
+		for controller, theirs := range controllers {
 			if slices.Contains(theirs, address) {
 				return nil, refuse(connect.CodePermissionDenied, "%s is the address of controller %s: if both run on one machine, invite it with --address %s", address, controller, address)
 			}
@@ -130,13 +132,8 @@ func (e *Enrolment) addressesOf(now *documents.Snapshot, at time.Time, wanted *p
 
 // sameAddresses compares two lists, whatever their order.
 func sameAddresses(a, b []netip.Addr) bool {
-	text := func(list []netip.Addr) string {
-		sorted := slices.SortedFunc(slices.Values(list), netip.Addr.Compare)
-		parts := make([]string, len(sorted))
-		for i, address := range sorted {
-			parts[i] = address.String()
-		}
-		return strings.Join(parts, " ")
+	sorted := func(list []netip.Addr) []netip.Addr {
+		return slices.SortedFunc(slices.Values(list), netip.Addr.Compare)
 	}
-	return text(a) == text(b)
+	return slices.Equal(sorted(a), sorted(b))
 }

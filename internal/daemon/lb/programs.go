@@ -54,18 +54,17 @@ func (p *programs) cannotForward() string {
 	return cmp.Or(strings.Join(append(s.problems, s.down...), "; "), "the program is attached to no device")
 }
 
-// receives is why packets that come in by a device are not forwarded, empty: they are. The program sees frames of a VLAN on the device below it, too.
-func (p *programs) receives(device *net.Interface) string {
+// receives is why packets that come in by a device are not forwarded, nil: they are. The program sees frames of a VLAN on the device below it, too.
+func (p *programs) receives(device *net.Interface) error {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
-	modes := p.attachments.Modes()
-	if _, attached := modes[device.Name]; attached {
-		return ""
+	running := p.attachments.Running()
+	for _, index := range []int{device.Index, netdev.Below(device)} {
+		if _, runs := running[index]; runs {
+			return nil
+		}
 	}
-	if below := netdev.Below(device); modes[below] != "" {
-		return ""
-	}
-	return fmt.Sprintf("packets that come in by %s are not forwarded: start this load balancer with --interface %s", device.Name, device.Name)
+	return fmt.Errorf("packets that come in by %s are not forwarded: start this load balancer with --interface %s", device.Name, device.Name)
 }
 
 // look finds what is no longer attached, and mends it.

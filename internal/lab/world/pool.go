@@ -115,8 +115,8 @@ func (p *Pool) compose(lab *host.Lab, what *Setup) {
 	if p.topology.Routing.Daemon != "" {
 		p.speakBGP(lab)
 	}
-	for _, name := range names(LBName, p.topology.LBs) {
-		if p.topology.Segment {
+	if p.topology.Segment {
+		for _, name := range names(LBName, p.topology.LBs) {
 			p.Nodes = append(p.Nodes, model.Node{Name: name, L2: model.L2{Interface: "eth1", Delay: model.Duration(time.Second)}})
 		}
 	}

@@ -297,15 +297,11 @@ func AddressDevices() (map[netip.Addr]string, error) {
 	return out, nil
 }
 
-// Below is the name of the device that a VLAN's frames come in by, empty: it is no VLAN, or that is not known.
-func Below(device *net.Interface) string {
+// Below is the index of the device that a VLAN's frames come in by, 0: it is no VLAN, or that is not known.
+func Below(device *net.Interface) int {
 	vlan, err := netlink.LinkByIndex(device.Index)
 	if err != nil || vlan.Type() != "vlan" {
-		return ""
+		return 0
 	}
-	below, err := netlink.LinkByIndex(vlan.Attrs().ParentIndex)
-	if err != nil {
-		return ""
-	}
-	return below.Attrs().Name
+	return vlan.Attrs().ParentIndex
 }

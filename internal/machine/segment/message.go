@@ -54,6 +54,26 @@ func (e *SkewError) Error() string {
 	return fmt.Sprintf("the clock of %s is %v ahead: its advertisements are not believed: set the clocks (NTP)", e.Name, e.Ahead.Round(time.Second))
 }
 
+// MAC is an Ethernet address; the zero value is none.
+type MAC [6]byte
+
+func (m MAC) String() string {
+	return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", m[0], m[1], m[2], m[3], m[4], m[5])
+}
+
+// MarshalText is of encoding.TextMarshaler.
+func (m MAC) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
+
+// UnmarshalText reads what String writes.
+func (m *MAC) UnmarshalText(text []byte) error {
+	read := MAC{}
+	if _, err := fmt.Sscanf(string(text), "%02x:%02x:%02x:%02x:%02x:%02x", &read[0], &read[1], &read[2], &read[3], &read[4], &read[5]); err != nil || read.String() != string(text) {
+		return fmt.Errorf("%q is no Ethernet address", text)
+	}
+	*m = read
+	return nil
+}
+
 // tag authenticates. The key is for this alone: what is signed here says nothing of cookies.
 func tag(key [16]byte, text []byte) []byte {
 	derived := hmac.New(sha256.New, key[:])

@@ -95,3 +95,18 @@ func TestAdvertisementsOfAnotherTimeAreRefusedAndNamed(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestEthernetAddressesAreReadAsTheyAreWritten(t *testing.T) {
+	for _, mac := range []MAC{{}, {2, 0xab, 0, 0xff, 16, 1}} {
+		var read MAC
+		if text, err := mac.MarshalText(); err != nil || read.UnmarshalText(text) != nil || read != mac {
+			t.Errorf("%s: %s, %v", mac, read, err)
+		}
+	}
+	for _, text := range []string{"", "02:00:00:00:00", "02:00:00:00:00:01:02", "2:0:0:0:0:1", "02-00-00-00-00-01", "02:00:00:00:00:0g"} {
+		read := MAC{1}
+		if read.UnmarshalText([]byte(text)) == nil || read != (MAC{1}) {
+			t.Errorf("%q is taken for %s", text, read)
+		}
+	}
+}

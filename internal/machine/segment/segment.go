@@ -8,7 +8,6 @@ package segment
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -39,13 +38,6 @@ const (
 
 var announceAt = []time.Duration{0, 100 * time.Millisecond, 500 * time.Millisecond, 2 * time.Second} // after a claim
 
-// MAC is an Ethernet address; the zero value is none.
-type MAC [6]byte
-
-func (m MAC) String() string {
-	return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", m[0], m[1], m[2], m[3], m[4], m[5])
-}
-
 // Kind is what an action does.
 type Kind uint8
 
@@ -55,7 +47,7 @@ const (
 	Take                  // answer for VIP from now on
 	Leave                 // do not any more
 	Announce              // say to everybody that VIP is here
-	Advertise             // send what Advert returns
+	Advertise             // send what Adverts returns
 )
 
 // Action is what is to be done, in this order.

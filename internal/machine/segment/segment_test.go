@@ -242,7 +242,7 @@ func TestADaemonThatIsGoneLosesNothing(t *testing.T) {
 	moved := w.moves
 	for range 10 {
 		h := w.hosts[w.rand.IntN(3)]
-		_, peers := h.machine.Kept()
+		peers := h.machine.Kept()
 		h.machine = nil
 		w.pass(10 * time.Second)
 		w.start(h, peers)

@@ -100,13 +100,11 @@ func (m *Machine) Forget(now time.Time, known func(name string) bool) {
 	maps.DeleteFunc(m.peers, func(name string, p *peer) bool { return !known(name) && !p.fresh(now) })
 }
 
-// Kept is what the next process is to know: the VIPs that are owned, and the peers.
-func (m *Machine) Kept() (owned []netip.Addr, peers map[string]MAC) {
-	peers = map[string]MAC{}
+// Kept is what the next process is to know of the peers: their addresses, by name. What is owned the data path knows.
+func (m *Machine) Kept() map[string]MAC {
+	peers := map[string]MAC{}
 	for name, p := range m.peers {
 		peers[name] = p.mac
 	}
-	owned = m.owned()
-	slices.SortFunc(owned, netip.Addr.Compare)
-	return owned, peers
+	return peers
 }

@@ -120,7 +120,8 @@ func (a *Announcer) look(now time.Time) (next time.Time) {
 	if !state.Followed {
 		return next
 	}
-	conf, nodeState := state.BGP()
+	own := state.Own()
+	conf := own.BGP
 	before := strings.Join(a.problems, "; ")
 	a.problems = nil
 	if conf.IsZero() {
@@ -128,7 +129,7 @@ func (a *Announcer) look(now time.Time) (next time.Time) {
 		return next
 	}
 	a.followBFD(&conf)
-	at, err := a.follow(now, state, &conf, nodeState)
+	at, err := a.follow(now, state, &conf, own.State)
 	if err != nil {
 		a.problems = append(a.problems, "bgp: "+err.Error())
 	}

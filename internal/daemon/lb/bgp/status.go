@@ -18,7 +18,7 @@ func (a *Announcer) Status() *api.BGPStatus {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
 	now := a.o.Tables.Now()
-	conf, _ := now.BGP()
+	conf := now.Own().BGP
 	if conf.IsZero() {
 		return nil
 	}

@@ -9,26 +9,18 @@ import (
 
 // ThisNode is the daemon's own among those that have a tier; the zero value: it has none, as a first tier without a second.
 func (s *State) ThisNode() model.Node {
-	if node := s.Running.Node(s.Self); node != nil && s.Running.HasSecondTier() {
+	if !s.Running.HasSecondTier() {
+		return model.Node{}
+	}
+	return s.Own()
+}
+
+// Own is the daemon's own among the fleet's nodes: how it announces VIPs, and whether it shall. The zero value: it is none of them, and active.
+func (s *State) Own() model.Node {
+	if node := s.Running.Node(s.Self); node != nil {
 		return *node
 	}
 	return model.Node{}
-}
-
-// BGP is how this node announces VIPs, the zero value: it does not; and whether it shall.
-func (s *State) BGP() (model.BGP, model.ServerState) {
-	if node := s.Running.Node(s.Self); node != nil {
-		return node.BGP, node.State
-	}
-	return model.BGP{}, model.StateActive
-}
-
-// L2 is how this node announces VIPs on its segment, the zero value: it does not; and whether it shall.
-func (s *State) L2() (model.L2, model.ServerState) {
-	if node := s.Running.Node(s.Self); node != nil {
-		return node.L2, node.State
-	}
-	return model.L2{}, model.StateActive
 }
 
 // Tier is what the tables have to know of the tiers.

@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,8 +28,8 @@ type Options struct {
 	Pins    string // of the instance
 	Tables  *dataplane.Tables
 	Carried *carried.Judge
-	// Receives is why packets for VIPs that come in by a device are not forwarded, empty: they are.
-	Receives func(device *net.Interface) string
+	// Receives is why packets for VIPs that come in by a device are not forwarded, nil: they are.
+	Receives func(device *net.Interface) error
 	Save     func() // what is owned has changed
 	Kept     *Kept  // by an earlier process; nil: nothing
 	Log      *slog.Logger
@@ -46,15 +45,15 @@ const (
 	Notice = time.Second
 )
 
-// problem is reported until it has not come up for a while.
-type problem struct {
+// recent is a problem that is reported until it has not come up for a while.
+type recent struct {
 	why  string
 	last time.Time
 }
 
 // Kept is what the next process must know.
 type Kept struct {
-	Peers map[string]string `json:"peers"` // MAC addresses, by name
+	Peers map[string]segment.MAC `json:"peers"`
 }
 
 // Announcer is a load balancer's part. Its methods are safe for concurrent use.
@@ -72,10 +71,10 @@ type Announcer struct {
 	state    *dataplane.Snapshot
 	looked   time.Time
 	taken    uint64
-	ignored  map[string]problem // why advertisements are not believed, by whose they are
+	ignored  map[string]recent // why advertisements are not believed, by whose they are
 	ignoring uint64
-	failing  map[string]problem
-	problems []string
+	failing  map[string]recent
+	problem  string // why nothing is announced, or not all
 	unsaved  bool
 
 	kept atomic.Pointer[Kept] // for Save, whose caller may hold any lock
@@ -87,7 +86,7 @@ func New(o Options) (*Announcer, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &Announcer{o: o, waker: waker, ignored: map[string]problem{}, failing: map[string]problem{}}
+	a := &Announcer{o: o, waker: waker, ignored: map[string]recent{}, failing: map[string]recent{}}
 	a.kept.Store(o.Kept)
 	return a, nil
 }
@@ -137,13 +136,13 @@ func (a *Announcer) turn() (link *wire.Link, next time.Time, unsaved bool) {
 	now := time.Now()
 	if a.asked.Swap(false) || now.Sub(a.looked) >= period {
 		a.looked = now
-		before := strings.Join(a.problems, "; ")
-		a.problems = nil
+		before := a.problem
+		a.problem = ""
 		if err := a.look(now); err != nil {
-			a.problems = append(a.problems, err.Error())
+			a.problem = err.Error()
 		}
-		if after := strings.Join(a.problems, "; "); after != before && after != "" {
-			a.o.Log.Error("VIPs are not announced on the segment as wanted", "why", after)
+		if a.problem != before && a.problem != "" {
+			a.o.Log.Error("VIPs are not announced on the segment as wanted", "why", a.problem)
 		}
 	}
 	if a.link == nil || a.machine == nil {
@@ -166,14 +165,10 @@ func (a *Announcer) turn() (link *wire.Link, next time.Time, unsaved bool) {
 	}
 	actions, next := a.machine.Step(now)
 	a.do(now, actions)
-	return a.link, minTime(next, a.looked.Add(period)), false
-}
-
-func minTime(a, b time.Time) time.Time {
-	if b.Before(a) {
-		return b
+	if look := a.looked.Add(period); look.Before(next) {
+		next = look
 	}
-	return a
+	return a.link, next, false
 }
 
 // hear takes an advertisement, if it is one.
@@ -184,9 +179,9 @@ func (a *Announcer) hear(now time.Time, f wire.Frame, keys *model.Keys) {
 	case errors.Is(err, segment.ErrShape):
 		return // of another protocol, or of a later version
 	case errors.As(err, &skew):
-		a.ignored[skew.Name] = problem{err.Error(), now}
+		a.ignored[skew.Name] = recent{err.Error(), now}
 	case err != nil:
-		a.ignored[f.From.String()] = problem{fmt.Sprintf("advertisements of %s are not believed: %v", f.From, err), now}
+		a.ignored[f.From.String()] = recent{fmt.Sprintf("advertisements of %s are not believed: %v", f.From, err), now}
 	default:
 		delete(a.ignored, advert.Name)
 		delete(a.ignored, f.From.String())
@@ -209,7 +204,7 @@ func (a *Announcer) failed(now time.Time, err error) {
 	if len(a.failing) > ignoredMax {
 		clear(a.failing)
 	}
-	a.failing[err.Error()] = problem{err.Error(), now}
+	a.failing[err.Error()] = recent{err.Error(), now}
 }
 
 // look follows the desired state, the device and what can be carried.
@@ -219,10 +214,11 @@ func (a *Announcer) look(now time.Time) error {
 		return nil
 	}
 	a.state = state
-	for _, list := range []map[string]problem{a.failing, a.ignored} {
-		maps.DeleteFunc(list, func(_ string, p problem) bool { return now.Sub(p.last) > problemLife })
+	for _, list := range []map[string]recent{a.failing, a.ignored} {
+		maps.DeleteFunc(list, func(_ string, p recent) bool { return now.Sub(p.last) > problemLife })
 	}
-	conf, nodeState := state.L2()
+	own := state.Own()
+	conf := own.L2
 	if conf.IsZero() {
 		return a.stop()
 	}
@@ -233,15 +229,12 @@ func (a *Announcer) look(now time.Time) error {
 	}
 	a.conf = conf
 	device := a.follow(now)
-	wanted := a.o.Carried.Wanted(state, false, time.Duration(conf.Delay), nodeState)
-	if wanted.Stop == "" {
-		wanted.Stop = device
-	}
 	if a.machine == nil {
-		if device != "" {
-			return errors.New(device)
-		}
-		return nil
+		return device
+	}
+	wanted := a.o.Carried.Wanted(state, false, time.Duration(conf.Delay), own.State)
+	if wanted.Stop == "" && device != nil {
+		wanted.Stop = device.Error()
 	}
 	if a.link != nil {
 		for prefix := range wanted.VIPs {
@@ -260,39 +253,36 @@ func (a *Announcer) look(now time.Time) error {
 	}
 	a.machine.Forget(now, func(name string) bool { n := state.Running.Node(name); return n != nil && !n.L2.IsZero() })
 	a.do(now, a.machine.SetAble(now, able))
-	if device != "" {
-		return errors.New(device)
-	}
-	if a.link == nil { // it is looked for
-		return nil
+	if device != nil || a.link == nil { // or it is looked for
+		return device
 	}
 	return a.answer(now, able)
 }
 
-// follow opens the device, also once more when it is another one by now. It says why nothing can be announced there, empty: it can.
-func (a *Announcer) follow(now time.Time) (why string) {
+// follow opens the device, also once more when it is another one by now. An error is why nothing can be announced there.
+func (a *Announcer) follow(now time.Time) error {
 	device, err := wire.Find(a.conf.Interface)
 	switch {
 	case err != nil: // it may be there
 		a.failed(now, err)
-		return ""
+		return nil
 	case device == nil:
 		a.close()
-		return fmt.Sprintf("there is no interface %s", a.conf.Interface)
+		return fmt.Errorf("there is no interface %s", a.conf.Interface)
 	case device.Flags&net.FlagUp == 0 || device.Flags&net.FlagRunning == 0:
 		a.close()
-		return fmt.Sprintf("interface %s is down", device.Name)
+		return fmt.Errorf("interface %s is down", device.Name)
 	}
 	if a.link != nil && !a.link.Is(device) {
 		a.close()
 	}
 	if a.link == nil {
-		if why := a.open(now, device); why != "" {
-			return why
+		if err := a.open(now, device); err != nil {
+			return err
 		}
 	}
 	if err := a.answers.Attach(device.Index); err != nil { // somebody may have detached it
-		return err.Error()
+		return err
 	}
 	if err := a.answers.Alone(device.Index); err != nil {
 		a.failed(now, err)
@@ -300,24 +290,23 @@ func (a *Announcer) follow(now time.Time) (why string) {
 	return a.o.Receives(device)
 }
 
-func (a *Announcer) open(now time.Time, device *net.Interface) (why string) {
-	var err error
+func (a *Announcer) open(now time.Time, device *net.Interface) (err error) {
 	if a.answers == nil {
 		if a.answers, err = wire.OpenAnswers(a.o.Pins); err != nil {
-			return err.Error()
+			return err
 		}
 	}
 	if a.link, err = wire.OpenLink(device, segment.EtherType); err != nil {
-		return err.Error()
+		return err
 	}
 	mac := segment.MAC(a.link.Device.HardwareAddr)
 	if a.machine != nil {
 		a.machine.SetMAC(mac, now)
 	} else if err := a.begin(mac, now); err != nil {
 		a.close()
-		return err.Error()
+		return err
 	}
-	return ""
+	return nil
 }
 
 // begin goes on with what an earlier process owned, by the data path, which answers for it.
@@ -333,13 +322,9 @@ func (a *Announcer) begin(mac segment.MAC, now time.Time) error {
 			owned, prefixes = append(owned, vip), append(prefixes, netip.PrefixFrom(vip, vip.BitLen()))
 		}
 	}
-	peers := map[string]segment.MAC{}
+	var peers map[string]segment.MAC
 	if kept := a.kept.Load(); kept != nil {
-		for name, text := range kept.Peers {
-			if address, err := net.ParseMAC(text); err == nil && len(address) == 6 {
-				peers[name] = segment.MAC(address)
-			}
-		}
+		peers = kept.Peers
 	}
 	a.machine = segment.New(a.o.Name, mac, owned, peers, now)
 	if slices.ContainsFunc(owned, func(vip netip.Addr) bool { return known[vip].MAC != mac }) {
@@ -379,10 +364,6 @@ func (a *Announcer) answer(now time.Time, able map[netip.Addr]string) error {
 
 // stop leaves all: the load balancer announces nothing on a segment any more.
 func (a *Announcer) stop() error {
-	if a.conf.IsZero() && a.answers == nil && a.machine == nil {
-		_, err := wire.Remove(a.o.Pins) // of an earlier process
-		return err
-	}
 	if a.machine != nil && a.link != nil {
 		now, none := time.Now(), map[netip.Addr]string{}
 		for _, s := range a.machine.Status(now) {
@@ -396,7 +377,7 @@ func (a *Announcer) stop() error {
 		a.answers.Close()
 	}
 	a.conf, a.answers, a.machine, a.able = model.L2{}, nil, nil, announce.Machine{}
-	_, err := wire.Remove(a.o.Pins)
+	_, err := wire.Remove(a.o.Pins) // also of an earlier process
 	a.keep()
 	return err
 }
@@ -455,10 +436,7 @@ func (a *Announcer) advertise(now time.Time) error {
 func (a *Announcer) keep() {
 	var kept *Kept
 	if a.machine != nil {
-		kept = &Kept{Peers: map[string]string{}}
-		for _, p := range a.machine.Peers() {
-			kept.Peers[p.Name] = p.MAC.String()
-		}
+		kept = &Kept{a.machine.Kept()}
 	}
 	before := a.kept.Swap(kept)
 	a.unsaved = a.unsaved || (before == nil) != (kept == nil) || before != nil && !maps.Equal(before.Peers, kept.Peers)

@@ -18,13 +18,16 @@ import (
 func (a *Announcer) Status() *api.L2Status {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
-	conf, _ := a.o.Tables.Now().L2()
+	conf := a.o.Tables.Now().Own().L2
 	if conf.IsZero() {
 		return nil
 	}
 	now := time.Now()
-	s := &api.L2Status{Interface: conf.Interface, VIPs: []api.L2VIP{}, Peers: []api.L2Peer{}, Problems: slices.Clone(a.problems)}
-	for _, list := range []map[string]problem{a.failing, a.ignored} {
+	s := &api.L2Status{Interface: conf.Interface, VIPs: []api.L2VIP{}, Peers: []api.L2Peer{}}
+	if a.problem != "" {
+		s.Problems = append(s.Problems, a.problem)
+	}
+	for _, list := range []map[string]recent{a.failing, a.ignored} {
 		for _, p := range list {
 			s.Problems = append(s.Problems, p.why)
 		}

@@ -101,7 +101,7 @@ func (r *Responder) look() {
 
 // answer says how long functions are answered, where that can be known.
 func (r *Responder) answer(state *dataplane.Snapshot) error {
-	if _, node := state.BGP(); node != model.StateActive || r.o.Stop() != "" {
+	if state.Own().State != model.StateActive || r.o.Stop() != "" {
 		return r.reflector.Answer(0)
 	}
 	if r.o.Ring != nil && r.o.Ring() != "" {

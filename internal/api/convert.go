@@ -35,7 +35,8 @@ func ServiceToProto(s *model.Service) *ballastv1.Service {
 		Fallback: nameUnless(s.Fallback, model.FallbackUnset), CookieBits: uint32(s.CookieBits),
 		Session: nameUnless(s.Session, model.SessionNone),
 		Forward: nameUnless(s.Forward, model.ForwardUnset), Return: nameUnless(s.Return, model.ReturnUnset), TableSlots: s.TableSlots,
-		Table: tableToProto(&s.Table), Choices: choicesToProto(&s.Choices), Quic: quicToProto(&s.QUIC), Mptcp: mptcpToProto(&s.MPTCP), Load: loadToProto(&s.Load), Health: HealthToProto(&s.Health), Servers: ServersToProto(s.Servers),
+		SlowStart: durationUnlessZero(s.SlowStart),
+		Table:     tableToProto(&s.Table), Choices: choicesToProto(&s.Choices), Quic: quicToProto(&s.QUIC), Mptcp: mptcpToProto(&s.MPTCP), Load: loadToProto(&s.Load), Health: HealthToProto(&s.Health), Servers: ServersToProto(s.Servers),
 	}
 	if s.SessionClients != model.SessionClientsUnset {
 		m.SessionClients = new(uint32(s.SessionClients))
@@ -237,6 +238,7 @@ func (in *input) service(path string, s *model.Service, m *ballastv1.Service) {
 	takeNarrow(in, path+".mptcp.first_port", &s.MPTCP.FirstPort, m.GetMptcp().GetFirstPort())
 	takeNarrow(in, path+".mptcp.ports", &s.MPTCP.Ports, m.GetMptcp().GetPorts())
 	in.load(path+".load", &s.Load, m.GetLoad())
+	in.duration(path+".slow_start", &s.SlowStart, m.GetSlowStart())
 	in.health(path+".health", &s.Health, m.GetHealth())
 	if len(m.GetServers()) > 0 {
 		s.Servers = make([]model.Server, len(m.GetServers()))

@@ -104,6 +104,9 @@ func drawService(t *rapid.T, i int) model.Service {
 	if rapid.Bool().Draw(t, "endpoint") {
 		s.Load.Endpoint = "http://:8080/load"
 	}
+	if s.Protocol != model.ProtocolUDP && s.Dispatch != model.DispatchHash && s.Load.Classes != 0 {
+		s.SlowStart = model.Duration(rapid.SampledFrom([]time.Duration{0, 12345 * time.Millisecond}).Draw(t, "slow start"))
+	}
 	drawHealth(t, &s.Health)
 	through := s.Protocol != model.ProtocolUDP && rapid.Bool().Draw(t, "through")
 	if through {

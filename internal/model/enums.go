@@ -256,6 +256,9 @@ func (v Dispatch) FollowsLoad() bool {
 // ComparesLoads reports whether the policy compares servers' loads at each new connection: compares_loads in bpf/lb/state/loads.h.
 func (v Dispatch) ComparesLoads() bool { return v == DispatchP2C || v == DispatchLeast }
 
+// ByClasses reports whether weights are a few classes, of which the policy draws servers.
+func (v Dispatch) ByClasses() bool { return v == DispatchAWFD || v == DispatchLCF }
+
 // ByAgents reports whether agents measure it, or what replaces it where applications do not answer.
 func (v LoadSource) ByAgents() bool { return v != LoadEstimate && !v.CountsTraffic() }
 

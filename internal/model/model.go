@@ -85,7 +85,9 @@ type Service struct {
 	Forward      Forward  `json:"forward"`
 	Return       Return   `json:"return"`
 	TableSlots   uint32   `json:"table_slots"`
-	Session      Session  `json:"session,omitzero"`
+	// SlowStart is how long the share of new connections grows of a server that begins to take them; 0: it has all of it at once.
+	SlowStart Duration `json:"slow_start,omitempty"`
+	Session   Session  `json:"session,omitzero"`
 	// SessionClients are how many clients may show one session to its server, with session tls; 0: any number.
 	SessionClients uint8    `json:"session_clients"`
 	Table          Table    `json:"table,omitzero"`

@@ -16,7 +16,7 @@ import (
 // chosen changes only with the range as a whole.
 
 func byClasses(dispatch uint8) bool {
-	return model.Dispatch(dispatch) == model.DispatchAWFD || model.Dispatch(dispatch) == model.DispatchLCF
+	return model.Dispatch(dispatch).ByClasses()
 }
 
 func classesOf(s *model.Service) uint8 {

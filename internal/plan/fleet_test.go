@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/ballast-lb/ballast/internal/algo/slowstart"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -123,11 +124,20 @@ func anyService(t *rapid.T, i int) Service {
 		}
 	}
 	s.Weights = anyWeights(t)
+	s.Starting = anyStarting(t)
 	s.Down = map[uint16]bool{}
 	for _, id := range rapid.SliceOfN(rapid.SampledFrom(testIDs), 0, 2).Draw(t, "down") {
 		s.Down[id] = true
 	}
 	return s
+}
+
+func anyStarting(t *rapid.T) slowstart.Parts {
+	parts := slowstart.Parts{}
+	for _, id := range rapid.SliceOfN(rapid.SampledFrom(testIDs), 0, 3).Draw(t, "starting") {
+		parts[id] = slowstart.Part{Tenths: rapid.Uint8Range(1, slowstart.Whole-1).Draw(t, "tenths"), Tick: rapid.Uint64Range(0, 20).Draw(t, "tick")}
+	}
+	return parts
 }
 
 func anyTable(t *rapid.T) model.Table {

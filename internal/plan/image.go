@@ -10,6 +10,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/algo/candidates"
 	"github.com/ballast-lb/ballast/internal/algo/history"
 	"github.com/ballast-lb/ballast/internal/algo/modulo"
+	"github.com/ballast-lb/ballast/internal/algo/slowstart"
 	"github.com/ballast-lb/ballast/internal/algo/wcmp"
 	"github.com/ballast-lb/ballast/internal/model"
 )
@@ -49,6 +50,8 @@ type Service struct {
 	// configured weights, and for awfd and lcf all servers are alike. Where others are, one without a weight has an average turn
 	// (awrr), or waits until it gets one.
 	Weights map[uint16]uint16
+	// Starting are the servers that have only a part of their weight yet. Not of placed policies: their tables are the same on every node.
+	Starting slowstart.Parts
 }
 
 // takingNew are the servers that may be given new connections, with their configured weights.

@@ -3,31 +3,28 @@ package plan
 import (
 	"slices"
 
-	"github.com/ballast-lb/ballast/internal/algo/rounds"
+	"github.com/ballast-lb/ballast/internal/algo/slowstart"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
-// Reweigh returns the changes that give a service new soft weights, and takes them as done. Nothing but its dispatch changes. awfd and
-// lcf change in place: for x servers of another class at most m + 2x words. awrr gets a new round, with a grace period only when no room
-// is left. Weights of servers that may not get new connections are ignored; so is a service that is not published or whose policy does
-// not follow load. On an error (no room) nothing has changed.
+// Reweigh returns the changes that give a service new soft weights and other parts of servers that start, and takes them as done. Nothing but
+// its dispatch changes. awfd and lcf change in place: for x servers of another class at most m + 2x words. Others get a new round, with a grace
+// period only when no room is left. Weights of servers that may not get new connections are ignored; so is a service that is not published or
+// whose policy is a table. On an error (no room) nothing has changed.
 //
-// The next Update takes its weights from Service.Weights: its caller remembers them.
-func (t *Tables) Reweigh(service string, weights map[uint16]uint16) ([]Change, error) {
+// The next Update takes its weights from Service.Weights, and who starts from Service.Starting: its caller remembers them.
+func (t *Tables) Reweigh(service string, weights map[uint16]uint16, starting slowstart.Parts) ([]Change, error) {
 	p := t.named[service]
-	if p == nil {
+	if p == nil || model.Dispatch(p.image.row.Dispatch).Placed() {
 		return nil, nil
 	}
-	switch row := &p.image.row; model.Dispatch(row.Dispatch) {
-	case model.DispatchAWFD, model.DispatchLCF:
-		next := reclass(p.image.rounds, row.Classes, row.Members, weights)
-		changes := p.inPlace(next)
-		p.image.rounds = next
-		return changes, nil
-	case model.DispatchAWRR:
-		return t.newRound(p, sequence(rounds.Weighted(softTurns(p.image.takers, weights))))
+	next := p.image.turns(weights, starting)
+	if !byClasses(p.image.row.Dispatch) {
+		return t.newRound(p, next)
 	}
-	return nil, nil
+	changes := p.inPlace(next)
+	p.image.rounds = next
+	return changes, nil
 }
 
 // newRound publishes another round of a service.

@@ -68,7 +68,7 @@ func TestOnlyServersThatTakeNewConnectionsCanBeDrawn(t *testing.T) {
 					}
 				}
 				for _, server := range s.Servers {
-					weighed := s.Dispatch.FollowsLoad() && len(s.Weights) > 0
+					weighed := s.Dispatch.FollowsLoad() && len(s.Weights) > 0 || s.Dispatch.ByClasses() && len(s.Starting) > 0
 					if takesNew(want, s, server.ID) && chosen[server.ID] == 0 && !s.Dispatch.Placed() && !weighed {
 						rt.Fatalf("%s: server %d cannot be drawn: %v", s.Dispatch, server.ID, chosen)
 					}
@@ -104,7 +104,7 @@ func TestReweighingCostsAtMostOneWriteAClassAndTwoAServer(t *testing.T) {
 		before := want.Services[0].Weights
 		for range rapid.IntRange(1, 6).Draw(rt, "rounds") {
 			after := softWeights(rt, servers, "weights")
-			changes, err := n.tables.Reweigh("web", after)
+			changes, err := n.tables.Reweigh("web", after, nil)
 			if err != nil {
 				rt.Fatal(err)
 			}
@@ -190,7 +190,7 @@ func TestAReweighingThatWasCutOffIsFinishedByTheNext(t *testing.T) {
 		servers := rapid.IntRange(1, 20).Draw(rt, "servers")
 		want := loadedService(rt, model.DispatchAWFD, servers)
 		n.update(want)
-		changes, err := n.tables.Reweigh("web", softWeights(rt, servers, "cut off"))
+		changes, err := n.tables.Reweigh("web", softWeights(rt, servers, "cut off"), nil)
 		if err != nil {
 			rt.Fatal(err)
 		}
@@ -242,7 +242,7 @@ func TestSoftTurnsAreANewRoundAndOneFlip(t *testing.T) {
 	}
 	for i := range 5 {
 		weights := map[uint16]uint16{1: 7, 2: uint16(5 + i), 9: 3}
-		changes, err := n.tables.Reweigh("web", weights)
+		changes, err := n.tables.Reweigh("web", weights, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -258,7 +258,7 @@ func TestSoftTurnsAreANewRoundAndOneFlip(t *testing.T) {
 		if got, want := n.drawable("web"), map[uint16]int{1: 7, 2: 5 + i, 3: 10}; !proportional(got, want) {
 			t.Fatalf("%v, want %v", got, want)
 		}
-		if changes, err := n.tables.Reweigh("web", weights); err != nil || len(changes) > 0 {
+		if changes, err := n.tables.Reweigh("web", weights, nil); err != nil || len(changes) > 0 {
 			t.Fatalf("the same again: %v %+v", err, changes)
 		}
 		want.Services[0].Weights = weights
@@ -266,7 +266,7 @@ func TestSoftTurnsAreANewRoundAndOneFlip(t *testing.T) {
 			t.Fatalf("the same by an update: %+v", changes)
 		}
 	}
-	changes, err := n.tables.Reweigh("web", map[uint16]uint16{1: 0, 2: 0, 3: 0})
+	changes, err := n.tables.Reweigh("web", map[uint16]uint16{1: 0, 2: 0, 3: 0}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -299,7 +299,7 @@ func TestNewRoundsWaitForAGracePeriodOnlyWithoutRoom(t *testing.T) {
 	n.update(want)
 	graces := 0
 	for i := range 100 {
-		changes, err := n.tables.Reweigh("web", map[uint16]uint16{1: 10, 2: uint16(2 + i%23), 3: 11})
+		changes, err := n.tables.Reweigh("web", map[uint16]uint16{1: 10, 2: uint16(2 + i%23), 3: 11}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -328,7 +328,7 @@ func TestReweighingWithoutRoomChangesNothing(t *testing.T) {
 	want := withPaths(&Want{Keys: testKeys(1), Services: []Service{s}})
 	n.update(want)
 	before := n.tables.clone()
-	if changes, err := n.tables.Reweigh("web", map[uint16]uint16{1: 30, 2: 29}); err == nil {
+	if changes, err := n.tables.Reweigh("web", map[uint16]uint16{1: 30, 2: 29}, nil); err == nil {
 		t.Fatalf("39 and 59 turns fit in 60: %+v", changes)
 	}
 	if !reflect.DeepEqual(before, n.tables) {
@@ -343,7 +343,7 @@ func TestWeightsOfOtherServicesAreIgnored(t *testing.T) {
 	n := newNode(t)
 	n.update(withPaths(&Want{Keys: testKeys(1), Services: []Service{testService("web", vipAt(0), 1, 2)}}))
 	for _, name := range []string{"web", "gone", ""} {
-		if changes, err := n.tables.Reweigh(name, map[uint16]uint16{1: 3}); err != nil || len(changes) > 0 {
+		if changes, err := n.tables.Reweigh(name, map[uint16]uint16{1: 3}, nil); err != nil || len(changes) > 0 {
 			t.Errorf("%q: %v %+v", name, err, changes)
 		}
 	}
@@ -432,7 +432,7 @@ func BenchmarkReweighing(b *testing.B) {
 		for id := uint16(1 + i%10); id <= servers; id += 10 {
 			weights[id] = (weights[id] + 1) % (model.DefaultClasses + 1)
 		}
-		changes, err := n.tables.Reweigh("web", weights)
+		changes, err := n.tables.Reweigh("web", weights, nil)
 		if err != nil || len(changes) == 0 {
 			b.Fatalf("%v %+v", err, changes)
 		}

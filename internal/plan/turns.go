@@ -7,6 +7,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/algo/awrr"
 	"github.com/ballast-lb/ballast/internal/algo/choice"
 	"github.com/ballast-lb/ballast/internal/algo/rounds"
+	"github.com/ballast-lb/ballast/internal/algo/slowstart"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -41,29 +42,50 @@ func takers(want *Want, s *Service) []model.Share {
 // layTurns fills img.rounds, and says in the row how they are to be read.
 func (img *image) layTurns(s *Service, before *image) {
 	switch s.Dispatch {
-	case model.DispatchRR:
-		img.rounds = sequence(rounds.Equal(img.takers))
-	case model.DispatchWRR:
-		img.rounds = sequence(rounds.Weighted(img.takers))
-	case model.DispatchAWRR:
-		img.rounds = sequence(rounds.Weighted(softTurns(img.takers, s.Weights)))
-	case model.DispatchP2C:
-		img.rounds = priced(rounds.Weighted(img.takers), img.takers)
 	case model.DispatchLeast:
-		ids := idTurns(img.takers)
-		img.row.IDTurns = uint16(len(ids))
-		for _, id := range rounds.Weighted(img.takers) {
-			img.rounds = append(img.rounds, ids[id])
-		}
-		img.rounds = append(img.rounds, ids...)
+		img.row.IDTurns = uint16(len(idTurns(img.takers)))
 	case model.DispatchAWFD, model.DispatchLCF:
 		img.row.Members, img.row.Classes = uint16(len(img.takers)), classesOf(&s.Service)
 		img.rounds = newClasses(img.takers, img.row.Classes)
 		if img.continues(before) {
 			img.rounds = before.rounds
 		}
-		img.rounds = reclass(img.rounds, img.row.Classes, img.row.Members, s.Weights)
 	}
+	img.rounds = img.turns(s.Weights, s.Starting)
+}
+
+// turns are the words of img.rounds by other soft weights, and with other servers that start: of as many servers as there are.
+func (img *image) turns(weights map[uint16]uint16, starting slowstart.Parts) (words []uint64) {
+	switch model.Dispatch(img.row.Dispatch) {
+	case model.DispatchRR:
+		return sequence(rounds.Weighted(starting.Shares(alike(img.takers))))
+	case model.DispatchWRR:
+		return sequence(rounds.Weighted(starting.Shares(img.takers)))
+	case model.DispatchAWRR:
+		return sequence(rounds.Weighted(starting.Shares(softTurns(img.takers, weights))))
+	case model.DispatchP2C:
+		shares := starting.Shares(img.takers)
+		return priced(rounds.Weighted(shares), shares)
+	case model.DispatchLeast:
+		shares := starting.Shares(img.takers)
+		ids := idTurns(shares)
+		for _, id := range rounds.Weighted(shares) {
+			words = append(words, ids[id])
+		}
+		return append(words, ids...)
+	case model.DispatchAWFD, model.DispatchLCF:
+		return reclass(img.rounds, img.row.Classes, img.row.Members, starting.Classes(img.takers, weights))
+	}
+	return nil
+}
+
+// alike are shares of servers that all have the same weight.
+func alike(shares []model.Share) []model.Share {
+	equal := slices.Clone(shares)
+	for i := range equal {
+		equal[i].Weight = 1
+	}
+	return equal
 }
 
 // sequence is a round whose turns only name servers.

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"net/netip"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -15,11 +16,13 @@ import (
 )
 
 // connect sends the SYNs of n clients and counts which server got how many.
-func (w *world) connect(n int) map[uint16]int {
+func (w *world) connect(n int) map[uint16]int { return w.connectTo(vip4, n) }
+
+func (w *world) connectTo(vip netip.Addr, n int) map[uint16]int {
 	w.Helper()
 	served := map[uint16]int{}
 	for i := range n {
-		f := flowTo(vip4, 80, i)
+		f := flowTo(vip, 80, i)
 		out := make([]byte, 256)
 		options := ebpf.RunOptions{Data: f.frame(f.tcp(syn, synOptions(), nil)), DataOut: out}
 		if _, err := w.lb.Program().Run(&options); err != nil {

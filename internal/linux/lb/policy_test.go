@@ -48,7 +48,7 @@ func (w *world) reweigh(weights ...uint16) []plan.Change {
 	for i, weight := range weights {
 		soft[uint16(i+1)] = weight
 	}
-	changes, err := w.tables.Reweigh("web", soft)
+	changes, err := w.tables.Reweigh("web", soft, nil)
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -5,7 +5,10 @@
 // one connection brings on average, until the next report. Reports are expressed in that unit.
 package estimate
 
-import "math"
+import (
+	"cmp"
+	"math"
+)
 
 // Implementation constants.
 const (
@@ -19,11 +22,15 @@ const (
 
 // Reported is one server of a service whose load is reported.
 type Reported struct {
-	Weight   uint16
+	Weight   uint16 // its share is in proportion to it
 	TakesNew bool
 	Known    bool
 	Load     float64 // Known: as reported, for its size
+	Size     uint16  // 0: its weight
 }
+
+// total is its load, which is known.
+func (s *Reported) total() float64 { return s.Load * float64(cmp.Or(s.Size, s.Weight)) }
 
 // Reports turns the reported loads of a service into what a load balancer compares. The zero value has seen none.
 type Reports struct {
@@ -45,7 +52,7 @@ func (r *Reports) Loads(servers []Reported, begun uint64, intervals, share float
 		if s := &servers[i]; s.TakesNew {
 			weight += float64(s.Weight)
 			if s.Known {
-				total += s.Load * float64(s.Weight)
+				total += s.total()
 			}
 		}
 	}
@@ -60,7 +67,7 @@ func (r *Reports) Loads(servers []Reported, begun uint64, intervals, share float
 	loads := make([]float64, len(servers))
 	for i := range servers {
 		if s := &servers[i]; s.Known {
-			loads[i] = s.Load * float64(s.Weight) / each
+			loads[i] = s.total() / each
 		}
 	}
 	for i := range servers {

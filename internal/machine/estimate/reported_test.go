@@ -81,7 +81,9 @@ func TestSlowServersGetFewerConnections(t *testing.T) {
 }
 
 func TestLoadsAreMeasuredInConnections(t *testing.T) {
-	known := func(weight uint16, load float64) Reported { return Reported{weight, true, true, load} }
+	known := func(weight uint16, load float64) Reported {
+		return Reported{Weight: weight, TakesNew: true, Known: true, Load: load}
+	}
 	for what, c := range map[string]struct {
 		servers  []Reported
 		share    float64
@@ -93,7 +95,8 @@ func TestLoadsAreMeasuredInConnections(t *testing.T) {
 		"heavy":            {[]Reported{known(2, 0.5), known(1, 0.5)}, 1, false, []int32{20 * Unit, 10 * Unit}},
 		"requests":         {[]Reported{known(1, 45), known(1, 40)}, 1, true, []int32{45 * Unit, 40 * Unit}},
 		"half of requests": {[]Reported{known(1, 45), known(1, 40)}, 0.5, true, []int32{45 * Unit / 2, 20 * Unit}},
-		"unknown":          {[]Reported{known(1, 0.5), known(1, 0.4), {2, true, false, 0}}, 1, false, []int32{50 * Unit / 3, 40 * Unit / 3, 30 * Unit}},
+		"unknown":          {[]Reported{known(1, 0.5), known(1, 0.4), {Weight: 2, TakesNew: true}}, 1, false, []int32{50 * Unit / 3, 40 * Unit / 3, 30 * Unit}},
+		"starts":           {[]Reported{known(10, 0.5), {Weight: 10, TakesNew: true}, {Weight: 1, TakesNew: true, Known: true, Load: 0.05, Size: 10}}, 1, false, []int32{300 * Unit / 11, 300 * Unit / 11, 30 * Unit / 11}},
 		"idle":             {[]Reported{known(1, 0), known(1, 0)}, 1, false, []int32{0, 0}},
 		"none known":       {[]Reported{{Weight: 1, TakesNew: true}}, 1, false, []int32{0}},
 		// It is at 15 and not at 0: its share of an interval, and one, below the others' 31.

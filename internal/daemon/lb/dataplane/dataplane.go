@@ -51,6 +51,8 @@ type Tables struct {
 	given    map[string]*given          // by service
 	reported map[string]*reported       // by service
 	accepts  netip.Addr                 // where the first tier sends to
+	starts   map[string]starts          // by service; of those with slow_start
+	begun    chan struct{}              // servers have begun to start: Start waits for it
 	missed   missed
 	peers    plan.Replicas // load balancers that messages go to
 }
@@ -61,7 +63,7 @@ func Open(o Options) (*Tables, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Tables{options: o, path: path, weights: map[string]*follow.Weights{}, counted: map[string]*counted{}, given: map[string]*given{}, reported: map[string]*reported{}}
+	t := &Tables{options: o, path: path, begun: make(chan struct{}, 1), weights: map[string]*follow.Weights{}, counted: map[string]*counted{}, given: map[string]*given{}, reported: map[string]*reported{}}
 	if err = path.DeferCounts(true); err == nil {
 		t.tables, err = plan.Restore(o.Limits, path)
 	}
@@ -93,7 +95,9 @@ func (t *Tables) Reconcile(next *desired.State) error {
 	defer t.mutex.Unlock()
 	if !t.Now().Followed {
 		for service, weights := range t.tables.Weights(next.Running.Services) {
-			t.weights[service] = &follow.Weights{Values: weights}
+			if next.Running.Service(service).SlowStart == 0 { // else they may be those of a server that has started, and is whole now
+				t.weights[service] = &follow.Weights{Values: weights}
+			}
 		}
 	}
 	follows := make(map[string]bool, len(t.weights))
@@ -158,8 +162,10 @@ func (t *Tables) follow(state *desired.State) error {
 	before, addresses := t.Now(), state.Addresses()
 	t.paths.Refresh(t.withPeers(addresses), t.options.Log)
 	want := plan.Want{Keys: state.Running.Keys, Paths: t.paths.Known, Tier: state.Tier(), Services: state.Services(), Replicas: t.peers}
+	starting := t.startsOf(state, time.Now())
 	for i := range want.Services {
 		s := &want.Services[i]
+		s.Starting = starting[s.Name].parts
 		s.NoCookie = t.options.NoCookie(before, &s.Service)
 		if weights := t.weights[s.Name]; weights != nil {
 			s.Weights = weights.Values
@@ -177,8 +183,16 @@ func (t *Tables) follow(state *desired.State) error {
 	if len(changes) > 0 {
 		next.Generation++
 	}
-	if err := t.write(changes, next); err != nil || !before.Followed {
+	if err := t.write(changes, next); err != nil {
 		return err
+	}
+	t.starts = starting
+	select {
+	case t.begun <- struct{}{}:
+	default:
+	}
+	if !before.Followed {
+		return nil
 	}
 	t.beginAgain(before.State, next)
 	return nil

@@ -58,7 +58,7 @@ func (t *Tables) Count(service string, counts *follow.Counts) {
 		return
 	}
 	last.term, last.version = counts.Term, counts.Version
-	servers := now.estimated(s, estimate.Serving(s, now.DownOf(service)))
+	servers := t.estimated(now, s, estimate.Serving(s, now.DownOf(service)))
 	byID := make(map[uint16]int, len(servers))
 	for i := range s.Servers {
 		byID[s.Servers[i].ID] = i
@@ -87,14 +87,14 @@ func (t *Tables) adjust(now *Snapshot, s *model.Service, by []int32) {
 	}
 }
 
-// estimated are a service's servers with what they have open as far as this node can tell, in their order.
-func (s *Snapshot) estimated(service *model.Service, takesNew map[uint16]bool) []estimate.Server {
-	place, servers := s.Places[service.Name], make([]estimate.Server, len(service.Servers))
-	for i := range service.Servers {
-		server := &service.Servers[i]
-		servers[i] = estimate.Server{Weight: server.Weight, TakesNew: takesNew[server.ID]}
+// estimated are a service's servers with what they have open as far as this node can tell, in their order. The caller holds the lock.
+func (t *Tables) estimated(now *Snapshot, s *model.Service, takesNew map[uint16]bool) []estimate.Server {
+	place, servers, parts := now.Places[s.Name], make([]estimate.Server, len(s.Servers)), t.starts[s.Name].parts
+	for i := range s.Servers {
+		server := &s.Servers[i]
+		servers[i] = estimate.Server{Weight: parts.Weight(server.ID, server.Weight), TakesNew: takesNew[server.ID]}
 		if index, ok := place.Counters[server.ID]; ok {
-			servers[i].Open = s.path.OpenConnections(index)
+			servers[i].Open = now.path.OpenConnections(index)
 		}
 	}
 	return servers
@@ -124,7 +124,7 @@ func (t *Tables) beginAgain(before *desired.State, now *Snapshot) {
 		for id := range serves {
 			goOn[id], begin[id] = served[id], !served[id]
 		}
-		servers, by := now.estimated(s, goOn), make([]int32, len(s.Servers))
+		servers, by := t.estimated(now, s, goOn), make([]int32, len(s.Servers))
 		for i := range servers {
 			id := s.Servers[i].ID
 			if !begin[id] {
@@ -152,7 +152,7 @@ func (t *Tables) release(now *Snapshot, s *model.Service) {
 		return
 	}
 	takesNew := estimate.Serving(s, now.DownOf(s.Name))
-	servers, open := now.estimated(s, takesNew), make([]int32, len(s.Servers))
+	servers, open := t.estimated(now, s, takesNew), make([]int32, len(s.Servers))
 	for i := range s.Servers {
 		if id := s.Servers[i].ID; takesNew[id] {
 			open[i] = g.open[id]

@@ -62,7 +62,7 @@ func (t *Tables) Load(service string, loads *follow.Loads) {
 	if !r.any {
 		begun, intervals = 0, 0
 	}
-	next := r.reports.Loads(reportedServers(now, s, loads), begun, intervals, loads.Share, loads.Requests)
+	next := r.reports.Loads(t.reportedServers(now, s, loads), begun, intervals, loads.Share, loads.Requests)
 	place, change := now.Places[service], map[uint16]int32{}
 	for i := range s.Servers {
 		if index, ok := place.Counters[s.Servers[i].ID]; ok {
@@ -73,17 +73,17 @@ func (t *Tables) Load(service string, loads *follow.Loads) {
 	t.path.AdjustOpenConnections(place, change)
 }
 
-// reportedServers are a service's servers with their loads, in their order.
-func reportedServers(now *Snapshot, s *model.Service, loads *follow.Loads) []estimate.Reported {
+// reportedServers are a service's servers with their loads, in their order. The caller holds the lock.
+func (t *Tables) reportedServers(now *Snapshot, s *model.Service, loads *follow.Loads) []estimate.Reported {
 	byID := make(map[uint16]float64, len(loads.Servers))
 	for _, l := range loads.Servers {
 		byID[l.ID] = l.Load
 	}
-	serving, servers := estimate.Serving(s, now.DownOf(s.Name)), make([]estimate.Reported, len(s.Servers))
+	serving, servers, parts := estimate.Serving(s, now.DownOf(s.Name)), make([]estimate.Reported, len(s.Servers)), t.starts[s.Name].parts
 	for i := range s.Servers {
 		id := s.Servers[i].ID
 		load, known := byID[id]
-		servers[i] = estimate.Reported{Weight: s.Servers[i].Weight, TakesNew: serving[id], Known: known, Load: load}
+		servers[i] = estimate.Reported{Weight: parts.Weight(id, s.Servers[i].Weight), Size: s.Servers[i].Weight, TakesNew: serving[id], Known: known, Load: load}
 	}
 	return servers
 }

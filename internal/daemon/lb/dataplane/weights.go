@@ -26,10 +26,18 @@ func (t *Tables) Reweigh(service string, update *follow.Update) {
 		weights = &follow.Weights{}
 		t.weights[service] = weights
 	}
-	if _, changed := weights.Merge(update); !changed {
-		return
+	if _, changed := weights.Merge(update); changed {
+		t.reweigh(service)
 	}
-	changes, err := t.tables.Reweigh(service, weights.Values)
+}
+
+// reweigh writes what is known of a service's weights. Its caller holds mutex.
+func (t *Tables) reweigh(service string) {
+	var soft map[uint16]uint16
+	if weights := t.weights[service]; weights != nil {
+		soft = weights.Values
+	}
+	changes, err := t.tables.Reweigh(service, soft, t.starts[service].parts)
 	if err == nil && len(changes) > 0 {
 		err = t.write(changes, nil)
 	}

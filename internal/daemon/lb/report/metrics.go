@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/ballast-lb/ballast/internal/algo/slowstart"
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/daemon/configfile"
@@ -31,6 +32,7 @@ var (
 	serverHealthy = prometheus.NewDesc("ballast_server_healthy", "Result of checks, whatever all_down makes of it: 0: unhealthy; 1: healthy, or not checked.", []string{"service", "server", "id"}, nil)
 	serverInUse   = prometheus.NewDesc("ballast_server_in_use", "1: a server gets new connections from here; 0: its state, weight or health prevents it.", []string{"service", "server", "id"}, nil)
 	serverWeight  = prometheus.NewDesc("ballast_server_weight", "Weight of a server for new connections, as the dispatch policy uses it now; 0: none.", []string{"service", "server", "id"}, nil)
+	serverStarts  = prometheus.NewDesc("ballast_server_slow_start_ratio", "Part of its weight that a server has during slow_start; absent: all of it.", []string{"service", "server", "id"}, nil)
 	serverLiving  = prometheus.NewDesc("ballast_server_living_connections", "Open connections of a server (LIVE of ctl server list), where they are known.", []string{"service", "server", "id"}, nil)
 	takingServers = prometheus.NewDesc("ballast_service_taking_servers", "Servers of a service that get new connections: active, weight not 0, not excluded by health. Not of public services, nor of those that pass to the second tier.", []string{"service"}, nil)
 	healthyCount  = prometheus.NewDesc("ballast_service_healthy_servers", "Servers of a service that get new connections and do not fail their checks. Not of public services, nor of those that pass to the second tier.", []string{"service"}, nil)
@@ -82,6 +84,7 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 			counter(out, sessionHellos, hellos, sessions[i].Service, outcome)
 		}
 	}
+	starting := m.Tables.Starting()
 	for i := range services {
 		collectService(out, &services[i])
 		if services[i].Name == "" || now.SendsToNodes(&services[i].Service) {
@@ -92,8 +95,13 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 			collectJudged(out, judged, failing)
 		}
 		for j := range services[i].Servers {
-			if server := &services[i].Servers[j]; !server.Removed {
-				gauge(out, serverInUse, listen.Bool(server.TakesNew() && !down[server.ID]), services[i].Name, server.Name, strconv.Itoa(int(server.ID)))
+			server := &services[i].Servers[j]
+			if server.Removed {
+				continue
+			}
+			gauge(out, serverInUse, listen.Bool(server.TakesNew() && !down[server.ID]), services[i].Name, server.Name, strconv.Itoa(int(server.ID)))
+			if part, starts := starting[services[i].Name][server.ID]; starts {
+				gauge(out, serverStarts, float64(part.Tenths)/slowstart.Whole, services[i].Name, server.Name, strconv.Itoa(int(server.ID)))
 			}
 		}
 	}

@@ -119,7 +119,7 @@ func (t *tables) reweigh(service string, update *follow.Update) error {
 	if _, changed := soft.Merge(update); !changed {
 		return nil
 	}
-	changes, err := t.plan.Reweigh(service, soft.Values)
+	changes, err := t.plan.Reweigh(service, soft.Values, nil)
 	if err != nil {
 		return err
 	}

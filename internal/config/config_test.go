@@ -138,7 +138,7 @@ func TestEmptyFleetSurvivesMarshalAndParse(t *testing.T) {
 func TestMistakesAreRefusedWithFileLineAndKey(t *testing.T) {
 	cases := []struct{ old, new, want string }{
 		{"ports: [80]", "prots: [80]", "test.yaml:9: services[0].prots: unknown key: did you mean ports?"},
-		{"ports: [80]", "colour: [80]", "test.yaml:9: services[0].colour: unknown key: use one of affinity, choices, cookie_bits, destinations, dispatch, fallback, forward, health, load, mptcp, name, ports, protocol, quic, return, servers, session, session_clients, table, table_slots, vip"},
+		{"ports: [80]", "colour: [80]", "test.yaml:9: services[0].colour: unknown key: use one of affinity, choices, cookie_bits, destinations, dispatch, fallback, forward, health, load, mptcp, name, ports, protocol, quic, return, servers, session, session_clients, slow_start, table, table_slots, vip"},
 		{"ports: [80]", "ports: [80]\n    ports: [81]", "test.yaml:10: services[0].ports: repeated, first on line 9: remove one of them"},
 		{"ports: [80]", "dispatch: rr", "test.yaml:7: services[0].ports: 0 ports: give 1 to 16 ports"},
 		{"ports: [80]", "ports: 80", "test.yaml:9: services[0].ports: a single value instead of a list: write a list: [a, b] or lines that begin with `-`"},

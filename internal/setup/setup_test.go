@@ -212,6 +212,9 @@ func TestAMachineBecomesANodeByThreeCommands(t *testing.T) {
 	if _, err := lb.run(arguments...); err == nil || !strings.Contains(err.Error(), "--again") {
 		t.Errorf("to join once more: %v", err)
 	}
+	if named := c.invite("agent", "--name", "s1"); named.Command != "ballast join 10.9.0.1 --token "+named.Token+" --name s1" {
+		t.Errorf("the line is %s", named.Command)
+	}
 	if out := c.must(c.ctl("invite", "list")...); !strings.Contains(out, "0 of 1") || !strings.Contains(out, "lb1") {
 		t.Errorf("invitations: %s", out)
 	}

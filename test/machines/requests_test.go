@@ -21,7 +21,7 @@ echo "$all requests"
 // underRequests is a fleet as it is after section 7 of docs/start/first-fleet.md; its client sends requests.
 func underRequests(t *testing.T, files ...string) *reader {
 	t.Helper()
-	r := boot(t, files...)
+	r := boot(t, fleet, files...)
 	for _, block := range read(t, "../../docs/start/first-fleet.md") {
 		if strings.HasPrefix(block.section, "8.") {
 			break

@@ -25,6 +25,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/controller/desired/desiredtest"
 	"github.com/ballast-lb/ballast/internal/enrol"
 	"github.com/ballast-lb/ballast/internal/fleettest"
+	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
 	"github.com/ballast-lb/ballast/internal/store"
 	"github.com/ballast-lb/ballast/internal/store/storetest"
@@ -346,6 +347,35 @@ func TestANodeSpeaksForItsOwnAddressesAlone(t *testing.T) {
 		_, err = c.all[0].Join(t.Context(), netip.MustParseAddr(m.from), &ballastv1.JoinRequest{Invitation: token.ID, Secret: token.Secret[:], Request: request})
 		c.refused("more than its own", err, what)
 	}
+}
+
+// Promise: A name of the configuration is of who has a token for that name, also once its certificate is revoked.
+func TestANameOfTheConfigurationNeedsATokenForIt(t *testing.T) {
+	c := delegated(t)
+	state := desiredtest.State{Mirror: c.mirrors[0], Editor: desired.NewEditor(c.all[0].o.Writer)}
+	desiredtest.Change(t, state, desiredtest.AddService(fleettest.Service("web", 1)))
+	desiredtest.Change(t, state, func(f *model.Fleet) { f.Nodes = []model.Node{{Name: "lb1", L2: model.L2{Interface: "eth0"}}} })
+	fleettest.Await(t, "the fleet is known", func() bool { now := c.mirrors[1].Now(); return len(now.Services) == 1 && len(now.Nodes.Nodes) == 1 })
+	balancers, agents := c.invite(&ballastv1.InviteRequest{Role: "lb", Uses: 9}), c.invite(&ballastv1.InviteRequest{Role: "agent", Uses: 9})
+	refused := func(name string, token *enrol.Token, wanted string) {
+		t.Helper()
+		_, err := newMachine(t, name, "10.0.0.31").join(t, c.all[0], token)
+		c.refused(name+" as "+string(token.Role), err, wanted)
+	}
+	refused("lb1", balancers, "ballast ctl node invite lb --name lb1")
+	refused("lb1", agents, "lb1 is a load balancer of the configuration")
+	refused("s1", balancers, "s1 is a server of service web, whose agent has its name")
+	if left := c.left(balancers) + c.left(agents); left != 18 {
+		t.Errorf("%d uses are left", left)
+	}
+	c.joins(newMachine(t, "lb2", "10.0.0.32"), balancers) // not of the configuration
+	leaf := c.joins(newMachine(t, "lb1", "10.0.0.31"), c.invite(&ballastv1.InviteRequest{Role: "lb", Name: "lb1"}))
+	for _, e := range c.all {
+		_, err := e.o.Credentials.Revoke([]pki.Revocation{pki.RevocationOf(leaf, time.Now(), "")}, time.Now())
+		fleettest.Require(t, err)
+	}
+	refused("lb1", balancers, "ballast ctl node invite lb --name lb1")
+	c.joins(newMachine(t, "lb1", "10.0.0.33"), c.invite(&ballastv1.InviteRequest{Role: "lb", Name: "lb1"}))
 }
 
 func TestInvitationsThatMakeNoSenseAreRefused(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/controller/documents"
 	"github.com/ballast-lb/ballast/internal/hub"
+	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
@@ -59,21 +60,25 @@ func (e *Enrolment) checkName(now *documents.Snapshot, at time.Time, wanted *pki
 			}
 		}
 	}
-	if wanted.Role != pki.Agent || i.Name != "" {
+	if i.Name != "" {
 		return nil
 	}
-	return serverElsewhere(now, name, append(slices.Clone(i.Addresses), source))
+	return configured(now, name, wanted.Role, append(slices.Clone(i.Addresses), source))
 }
 
-// serverElsewhere refuses an agent under the name of a server that has none of its addresses: it would speak for that server.
-func serverElsewhere(now *documents.Snapshot, name string, addresses []netip.Addr) error {
+// configured refuses a name of the fleet's configuration to who has a token for any name: a load balancer's, and that of a server that is not
+// known by an address.
+func configured(now *documents.Snapshot, name string, role pki.Role, addresses []netip.Addr) error {
+	if slices.ContainsFunc(now.Nodes.Nodes, func(n model.Node) bool { return n.Name == name }) {
+		return refuse(connect.CodePermissionDenied, "%s is a load balancer of the configuration, and this token is for any name: `ballast ctl node invite lb --name %s` makes one for it", name, name)
+	}
 	elsewhere := ""
 	for service, d := range now.Services {
 		for i := range d.Service.Servers {
 			s := &d.Service.Servers[i]
 			switch {
 			case s.Name != name:
-			case slices.Contains(addresses, s.Address.Unmap()):
+			case role == pki.Agent && slices.Contains(addresses, s.Address.Unmap()):
 				return nil
 			case elsewhere == "" || service < elsewhere:
 				elsewhere = service
@@ -82,6 +87,9 @@ func serverElsewhere(now *documents.Snapshot, name string, addresses []netip.Add
 	}
 	if elsewhere == "" {
 		return nil
+	}
+	if role != pki.Agent {
+		return refuse(connect.CodePermissionDenied, "%s is a server of service %s, whose agent has its name: choose another with --name", name, elsewhere)
 	}
 	return refuse(connect.CodePermissionDenied, "%s is a server of service %s at another address than this agent's: if it is the same machine, invite it with --name %s", name, elsewhere, name)
 }

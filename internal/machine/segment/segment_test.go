@@ -367,6 +367,18 @@ func TestForeignHostsMoveNothing(t *testing.T) {
 			t.Errorf("%s does not report it: %+v", h.name, s)
 		}
 	}
+	late := New("late", MAC{2, 9, 9, 9, 9, 9}, nil, nil, w.now)
+	late.SetAble(w.now, map[netip.Addr]string{w.vips[0]: ""})
+	late.Answered(w.now, w.vips[0], w.hosts[0].mac)
+	if s := late.Status(w.now)[0]; s.Foreign != w.hosts[0].mac {
+		t.Errorf("before the advertisement: %+v", s)
+	}
+	for _, advert := range w.hosts[0].machine.Adverts(w.now, EntriesMax) {
+		late.Heard(w.now, &advert)
+	}
+	if s := late.Status(w.now)[0]; s.Foreign != (MAC{}) {
+		t.Errorf("a load balancer that answered before it was known is reported: %+v", s)
+	}
 	w.seen = nil
 	for range int(defend / step) {
 		w.tick()

@@ -70,7 +70,7 @@ func (m *Machine) Status(now time.Time) (list []VIPStatus) {
 		default:
 			s.Vacant = true
 		}
-		if !v.foreignAt.IsZero() && now.Sub(v.foreignAt) < foreignLife {
+		if _, p := m.peerAt(v.foreign); p == nil && !v.foreignAt.IsZero() && now.Sub(v.foreignAt) < foreignLife { // it may have answered before it was known
 			s.Foreign = v.foreign
 		}
 		list = append(list, s)

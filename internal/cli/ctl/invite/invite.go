@@ -76,6 +76,9 @@ func Add(c *ask.Control) *cobra.Command {
 				return err
 			}
 			made := added{rowOf(answer.Invitation), answer.Token, answer.Controllers, "ballast join " + endpoints(answer.Controllers) + " --token " + answer.Token}
+			if made.Name != "" {
+				made.Command += " --name " + made.Name
+			}
 			if !c.Structured() {
 				fmt.Fprintf(cmd.ErrOrStderr(), "# run this on the machine; %s until %s, invitation %s\n", model.Counted(int(made.Uses), "use", "uses"), made.Ends.Format(time.RFC3339), made.ID)
 			}

@@ -17,7 +17,8 @@ import (
 
 // FleetToProto returns the fleet, without keys, as a request to make it so.
 func FleetToProto(f *model.Fleet) *ballastv1.ApplyRequest {
-	return &ballastv1.ApplyRequest{Services: servicesToProto(f.Services), Nodes: nodesToProto(f.Nodes), NodeHealth: nodeHealthToProto(&f.NodeHealth), Replicas: ReplicasToProto(&f.Replicas)}
+	return &ballastv1.ApplyRequest{Services: servicesToProto(f.Services), Nodes: nodesToProto(f.Nodes), NodeHealth: nodeHealthToProto(&f.NodeHealth), Replicas: ReplicasToProto(&f.Replicas),
+		Unserved: f.Unserved.String()}
 }
 
 func servicesToProto(services []model.Service) (list []*ballastv1.Service) {
@@ -124,6 +125,7 @@ type FleetMessage interface {
 	GetNodes() []*ballastv1.Node
 	GetNodeHealth() *ballastv1.Health
 	GetReplicas() *ballastv1.Replicas
+	GetUnserved() string
 }
 
 // FleetFromProto reads a fleet and its keys, which may be nil, without applying defaults or looking for contradictions. Its errors are
@@ -138,6 +140,7 @@ func FleetFromProto(m FleetMessage, keys *ballastv1.Keys) (model.Fleet, error) {
 	}
 	in.health("node_health", &fleet.NodeHealth, m.GetNodeHealth())
 	in.replicas("replicas", &fleet.Replicas, m.GetReplicas())
+	in.unserved(&fleet.Unserved, m.GetUnserved())
 	if keys != nil {
 		in.keys("keys", &fleet.Keys, keys)
 	}

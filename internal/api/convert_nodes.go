@@ -12,7 +12,7 @@ import (
 
 // NodesToProto returns the nodes with a tier, and how those of the second are checked, as load balancers are told them.
 func NodesToProto(f *model.Fleet) *ballastv1.Nodes {
-	return &ballastv1.Nodes{Nodes: nodesToProto(f.Nodes), Health: nodeHealthToProto(&f.NodeHealth)}
+	return &ballastv1.Nodes{Nodes: nodesToProto(f.Nodes), Health: nodeHealthToProto(&f.NodeHealth), Unserved: f.Unserved.String()}
 }
 
 func nodesToProto(nodes []model.Node) (list []*ballastv1.Node) {
@@ -36,12 +36,13 @@ func nodeHealthToProto(h *model.Health) *ballastv1.Health {
 	return HealthToProto(h)
 }
 
-// NodesFromProto reads what load balancers are told of nodes; see FleetFromProto.
-func NodesFromProto(m *ballastv1.Nodes) (nodes []model.Node, health model.Health, err error) {
+// SetNodes takes what load balancers are sent of nodes, and of the fleet as a whole; see FleetFromProto.
+func SetNodes(f *model.Fleet, m *ballastv1.Nodes) error {
 	var in input
-	nodes = in.nodes(m.GetNodes())
-	in.health("node_health", &health, m.GetHealth())
-	return nodes, health, errors.Join(in...)
+	f.Nodes, f.NodeHealth, f.Unserved = in.nodes(m.GetNodes()), model.Health{}, model.UnservedPass
+	in.health("node_health", &f.NodeHealth, m.GetHealth())
+	in.unserved(&f.Unserved, m.GetUnserved())
+	return errors.Join(in...)
 }
 
 // NodeFromProto reads one node; see FleetFromProto.
@@ -82,6 +83,14 @@ func (in *input) l2(path string, l *model.L2, m *ballastv1.L2) {
 	}
 	l.Interface = m.Interface
 	in.positive(path+".announce_delay", &l.Delay, m.AnnounceDelay)
+}
+
+// unserved takes a choice of the whole fleet, which is in no section.
+func (in *input) unserved(v *model.Unserved, text string) {
+	var invalid *model.Invalid
+	if text != "" && errors.As(v.UnmarshalText([]byte(text)), &invalid) {
+		in.fail("unserved", invalid.Remedy, "%s", invalid.Problem)
+	}
 }
 
 // ReplicasToProto returns nil for a fleet without.

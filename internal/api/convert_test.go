@@ -24,6 +24,7 @@ func drawFleet(t *rapid.T) model.Fleet {
 		fleet.Services = append(fleet.Services, drawService(t, i))
 	}
 	drawNodes(t, &fleet)
+	fleet.Unserved = rapid.SampledFrom([]model.Unserved{model.UnservedPass, model.UnservedReject}).Draw(t, "unserved")
 	fleet.ApplyDefaults()
 	if err := fleet.Validate(); err != nil {
 		t.Fatalf("the generator made what is not valid: %v", err)

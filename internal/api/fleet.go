@@ -89,7 +89,7 @@ func (f *fleetAPI) GetFleet(ctx context.Context, _ *ballastv1.GetFleetRequest) (
 		return nil, refusal(err)
 	}
 	return &ballastv1.GetFleetResponse{Revision: revision, Services: servicesToProto(fleet.Services), Nodes: nodesToProto(fleet.Nodes),
-		NodeHealth: nodeHealthToProto(&fleet.NodeHealth), Replicas: ReplicasToProto(&fleet.Replicas)}, nil
+		NodeHealth: nodeHealthToProto(&fleet.NodeHealth), Replicas: ReplicasToProto(&fleet.Replicas), Unserved: fleet.Unserved.String()}, nil
 }
 
 func (f *fleetAPI) ListChanges(ctx context.Context, _ *ballastv1.ListChangesRequest) (*ballastv1.ListChangesResponse, error) {

@@ -16,6 +16,7 @@ type fileFleet struct {
 	NodeHealth model.Health    `json:"node_health,omitzero"`
 	Replicas   model.Replicas  `json:"replicas,omitzero"`
 	Tunnels    []netip.Addr    `json:"tunnels_from,omitempty"`
+	Unserved   model.Unserved  `json:"unserved,omitempty"`
 	Services   []model.Service `json:"services"`
 }
 
@@ -39,7 +40,8 @@ type fileNode struct {
 // included. Parse gives the same fleet back if it is valid and has its defaults applied. Services are written by the
 // model's tags for JSON, and those without servers have an empty list: Parse takes no null for one.
 func Marshal(fleet model.Fleet) ([]byte, error) {
-	file := fileFleet{NodeHealth: fleet.NodeHealth, Replicas: fleet.Replicas, Tunnels: fleet.TunnelsFrom, Services: append([]model.Service{}, fleet.Services...)}
+	file := fileFleet{NodeHealth: fleet.NodeHealth, Replicas: fleet.Replicas, Tunnels: fleet.TunnelsFrom, Unserved: fleet.Unserved,
+		Services: append([]model.Service{}, fleet.Services...)}
 	for i := range file.Services {
 		if file.Services[i].Servers == nil {
 			file.Services[i].Servers = []model.Server{}

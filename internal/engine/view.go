@@ -16,6 +16,7 @@ type View struct {
 	// Nodes are the load balancers with a tier, and how those of the second are checked.
 	Nodes      []model.Node
 	NodeHealth model.Health
+	Unserved   model.Unserved
 	// Second is the second tier, which is checked and judged like the servers of a service (model.Fleet.SecondTier); nil: there is none.
 	Second *ServiceView
 	// Skipped are services that peers have to be sent even if they are what they were in the view before, or there in neither: they

@@ -74,7 +74,7 @@ func (s *service) encoded(role pki.Role) []byte {
 
 // nodesOf is what load balancers are sent of those that have a tier.
 func nodesOf(v *engine.View) *ballastv1.Nodes {
-	nodes := api.NodesToProto(&model.Fleet{Nodes: v.Nodes, NodeHealth: v.NodeHealth})
+	nodes := api.NodesToProto(&model.Fleet{Nodes: v.Nodes, NodeHealth: v.NodeHealth, Unserved: v.Unserved})
 	if v.Second != nil {
 		nodes.Down, nodes.Kept = wide(v.Second.Down), wide(v.Second.Kept)
 	}

@@ -37,12 +37,18 @@ func TestLoadBalancersAreToldOfNodesAndAgentsAreNot(t *testing.T) {
 	next.Skipped = []string{model.SecondTierName}
 	hub.Topics.SetState(next)
 	expect(4)
-	hub.Topics.SetState(fleettest.View(5, web)) // nobody has a tier any more
+	rejecting := fleettest.View(5, web)
+	rejecting.Unserved = model.UnservedReject
+	hub.Topics.SetState(rejecting)
+	if state := lb.State(); state.Nodes.GetUnserved() != "reject" {
+		t.Errorf("sent %v", state.Nodes)
+	}
+	hub.Topics.SetState(fleettest.View(6, web)) // nobody has a tier any more
 	state = lb.State()
-	if state.Nodes == nil || len(state.Nodes.Nodes) != 0 {
+	if state.Nodes == nil || len(state.Nodes.Nodes) != 0 || state.Nodes.Unserved != "pass" {
 		t.Errorf("told %v", state.Nodes)
 	}
 	changed := fleettest.Service("web", 1, 2)
-	hub.Topics.SetState(fleettest.View(6, changed))
-	expectState(t, agent.State(), 6, false, "web", "")
+	hub.Topics.SetState(fleettest.View(7, changed))
+	expectState(t, agent.State(), 7, false, "web", "")
 }

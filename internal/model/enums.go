@@ -52,6 +52,9 @@ type QUICAlgorithm uint8
 // Session is what sessions of clients, of several connections each, go by.
 type Session uint8
 
+// Unserved is what becomes of packets to a VIP that are for none of its services.
+type Unserved uint8
+
 // AcceptPolicy is how a server decides whether it accepts a connection that another candidate could have.
 type AcceptPolicy uint8
 
@@ -145,6 +148,9 @@ const (
 	SessionNone Session = 0
 	SessionTLS  Session = 1 // all connections of one TLS session reach one server (Yuz)
 
+	UnservedPass   Unserved = 0 // to the host's stack
+	UnservedReject Unserved = 1 // answered by a RST, or by ICMP
+
 	AcceptDynamic AcceptPolicy = 0 // below one that is set so that half of the connections offered are accepted (6LB: SRdyn)
 	AcceptStatic  AcceptPolicy = 1 // below a threshold of load
 
@@ -171,6 +177,7 @@ var (
 	announceNames = map[Announce]string{AnnounceAble: "able", AnnounceAlways: "always"}
 	quicNames     = map[QUICAlgorithm]string{QUICSinglePass: "single-pass", QUICFourPass: "four-pass", QUICPlain: "plain"}
 	sessionNames  = map[Session]string{SessionNone: "none", SessionTLS: "tls"}
+	unservedNames = map[Unserved]string{UnservedPass: "pass", UnservedReject: "reject"}
 	acceptNames   = map[AcceptPolicy]string{AcceptDynamic: "dynamic", AcceptStatic: "static"}
 	acceptByNames = map[AcceptLoad]string{AcceptByConnections: "connections", AcceptByBacklog: "backlog", AcceptByCPU: "cpu", AcceptByEndpoint: "endpoint"}
 	allDownNames  = map[AllDown]string{AllDownKeep: "keep", AllDownAll: "all", AllDownNone: "none", AllDownWithdraw: "withdraw"}
@@ -208,6 +215,7 @@ func (v Check) String() string         { return nameOf(checkNames, v) }
 func (v LoadSource) String() string    { return nameOf(loadNames, v) }
 func (v QUICAlgorithm) String() string { return nameOf(quicNames, v) }
 func (v Session) String() string       { return nameOf(sessionNames, v) }
+func (v Unserved) String() string      { return nameOf(unservedNames, v) }
 func (v AcceptPolicy) String() string  { return nameOf(acceptNames, v) }
 func (v AcceptLoad) String() string    { return nameOf(acceptByNames, v) }
 
@@ -225,6 +233,7 @@ func (v Check) MarshalText() ([]byte, error)         { return marshal(checkNames
 func (v LoadSource) MarshalText() ([]byte, error)    { return marshal(loadNames, v) }
 func (v QUICAlgorithm) MarshalText() ([]byte, error) { return marshal(quicNames, v) }
 func (v Session) MarshalText() ([]byte, error)       { return marshal(sessionNames, v) }
+func (v Unserved) MarshalText() ([]byte, error)      { return marshal(unservedNames, v) }
 func (v AcceptPolicy) MarshalText() ([]byte, error)  { return marshal(acceptNames, v) }
 func (v AcceptLoad) MarshalText() ([]byte, error)    { return marshal(acceptByNames, v) }
 
@@ -242,6 +251,7 @@ func (v *Check) UnmarshalText(text []byte) error         { return unmarshal(chec
 func (v *LoadSource) UnmarshalText(text []byte) error    { return unmarshal(loadNames, v, text) }
 func (v *QUICAlgorithm) UnmarshalText(text []byte) error { return unmarshal(quicNames, v, text) }
 func (v *Session) UnmarshalText(text []byte) error       { return unmarshal(sessionNames, v, text) }
+func (v *Unserved) UnmarshalText(text []byte) error      { return unmarshal(unservedNames, v, text) }
 func (v *AcceptPolicy) UnmarshalText(text []byte) error  { return unmarshal(acceptNames, v, text) }
 func (v *AcceptLoad) UnmarshalText(text []byte) error    { return unmarshal(acceptByNames, v, text) }
 

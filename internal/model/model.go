@@ -49,6 +49,8 @@ type Fleet struct {
 	// TunnelsFrom are the addresses that load balancers send tunnels from: agents that run by a file drop those of others. None: they take
 	// them of anybody.
 	TunnelsFrom []netip.Addr `json:"tunnels_from,omitempty"`
+	// Unserved is what becomes of packets to VIPs that are for no service.
+	Unserved Unserved `json:"unserved,omitempty"`
 }
 
 // Node is a load balancer with a tier, or one that announces VIPs.
@@ -262,7 +264,7 @@ func (s *Service) Endpoint(server *Server) netip.AddrPort {
 // Clone returns a copy that shares no memory with f.
 func (f *Fleet) Clone() Fleet {
 	clone := Fleet{Keys: f.Keys, Services: slices.Clone(f.Services), Nodes: slices.Clone(f.Nodes), NodeHealth: f.NodeHealth, Replicas: f.Replicas,
-		TunnelsFrom: slices.Clone(f.TunnelsFrom)}
+		TunnelsFrom: slices.Clone(f.TunnelsFrom), Unserved: f.Unserved}
 	clone.NodeHealth.Command = slices.Clone(f.NodeHealth.Command)
 	clone.Keys.Cookie = maps.Clone(f.Keys.Cookie)
 	for i := range clone.Services {

@@ -249,6 +249,7 @@ func TestEveryContradictionIsRefusedWithPathAndRemedy(t *testing.T) {
 		{"check of nodes with a deadline", func(f *Fleet) { f.NodeHealth.Deadline = 1 }, "node_health.deadline", "at once"},
 		{"too many nodes", func(f *Fleet) { f.Nodes = make([]Node, MaxNodes+1) }, "nodes", "1024"},
 		{"tunnels from anywhere", func(f *Fleet) { f.TunnelsFrom = []netip.Addr{netip.IPv6Unspecified()} }, "tunnels_from[0]", "address of a host"},
+		{"unserved", func(f *Fleet) { f.Unserved = 9 }, "unserved", "use one of pass, reject"},
 		{"tunnels from everybody", func(f *Fleet) { f.TunnelsFrom = []netip.Addr{netip.MustParseAddr("224.0.0.1")} }, "tunnels_from[0]", "address of a host"},
 		{"tunnels from one twice", func(f *Fleet) {
 			f.TunnelsFrom = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.1")}

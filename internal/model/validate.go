@@ -41,6 +41,7 @@ func (f *Fleet) Validate() error {
 	f.validateNodes(&found)
 	f.validateReplicas(&found)
 	f.validateTunnelsFrom(&found)
+	checkChoice("unserved", unservedNames, f.Unserved, &found)
 	return found.join()
 }
 

@@ -74,18 +74,17 @@ func (s *State) mergePartial(before *State, message *ballastv1.State) {
 	}
 }
 
-// takeNodes takes who has a tier. A message without nodes leaves them as they are, unless it is complete.
-func (s *State) takeNodes(before *State, message *ballastv1.State) (err error) {
+// takeNodes takes who has a tier, and what is of the whole fleet. A message without nodes leaves them as they are, unless it is complete.
+func (s *State) takeNodes(before *State, message *ballastv1.State) error {
 	if message.Nodes == nil {
 		if !message.Complete {
-			s.Running.Nodes, s.Running.NodeHealth = before.Running.Nodes, before.Running.NodeHealth
+			s.Running.Nodes, s.Running.NodeHealth, s.Running.Unserved = before.Running.Nodes, before.Running.NodeHealth, before.Running.Unserved
 			s.keepUnhealthy(before, model.SecondTierName)
 		}
 		return nil
 	}
 	s.setUnhealthy(model.SecondTierName, message.Nodes.Down, message.Nodes.Kept)
-	s.Running.Nodes, s.Running.NodeHealth, err = api.NodesFromProto(message.Nodes)
-	return err
+	return api.SetNodes(&s.Running, message.Nodes)
 }
 
 func (s *State) takeService(message *ballastv1.ServiceState) error {

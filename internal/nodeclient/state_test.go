@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/ballast-lb/ballast/internal/api"
@@ -118,5 +119,21 @@ func TestKeysOfTicketsAreTakenAsAWholeOrNotAtAll(t *testing.T) {
 		if _, err := state.After(&ballastv1.State{Tickets: message}); err == nil {
 			t.Errorf("%v is taken", message)
 		}
+	}
+}
+
+func TestWhatIsOfTheWholeFleetStaysUntilItIsSentAgain(t *testing.T) {
+	state, err := State{}.After(&ballastv1.State{Complete: true, Nodes: &ballastv1.Nodes{Unserved: "reject"}})
+	if err != nil || state.Running.Unserved != model.UnservedReject {
+		t.Fatal(state.Running.Unserved, err)
+	}
+	if state, err = state.After(&ballastv1.State{}); err != nil || state.Running.Unserved != model.UnservedReject {
+		t.Errorf("after changes of other things: %s, %v", state.Running.Unserved, err)
+	}
+	if _, err := state.After(&ballastv1.State{Nodes: &ballastv1.Nodes{Unserved: "refuse"}}); err == nil || !strings.HasPrefix(err.Error(), "unserved: ") {
+		t.Errorf("an unknown name: %v", err)
+	}
+	if state, err = state.After(&ballastv1.State{Nodes: &ballastv1.Nodes{}}); err != nil || state.Running.Unserved != model.UnservedPass { // of an older controller
+		t.Errorf("sent without: %s, %v", state.Running.Unserved, err)
 	}
 }

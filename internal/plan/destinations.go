@@ -12,7 +12,7 @@ func (t *Tables) destinations() (map[VIPKey]uint32, map[ReturnKey]uint64) {
 		for _, key := range p.image.vips {
 			vips[key] = p.number
 			if _, functions := key.Functions(); !functions {
-				vips[key.address()] = 0
+				vips[key.address()] = t.rejecting[key.address()]
 			}
 		}
 		for key, id := range p.image.joins {
@@ -29,6 +29,19 @@ func (t *Tables) destinations() (map[VIPKey]uint32, map[ReturnKey]uint64) {
 		}
 	}
 	return vips, returns
+}
+
+// rejecting are the VIPs of services, all or none.
+func rejecting(services []*published, rejects bool) map[VIPKey]uint32 {
+	addresses := map[VIPKey]uint32{}
+	for _, p := range services {
+		for _, key := range p.image.vips {
+			if rejects {
+				addresses[key.address()] = VIPRejects
+			}
+		}
+	}
+	return addresses
 }
 
 // checkRoom refuses more destinations than half of the map: those before and after an update stand side by side.

@@ -83,6 +83,7 @@ func anyWant(t *rapid.T) *Want {
 	}
 	want.Tier = anyTier(t)
 	want.Replicas = anyReplicas(t)
+	want.Rejects = rapid.Bool().Draw(t, "rejects")
 	withPaths(want)
 	for address, path := range want.Paths {
 		switch rapid.IntRange(0, 9).Draw(t, "path") {

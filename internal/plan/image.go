@@ -78,6 +78,7 @@ type Want struct {
 	Paths    map[netip.Addr]Path
 	Tier     Tier
 	Replicas Replicas
+	Rejects  bool // packets to VIPs that are for no service are answered
 }
 
 // image is the compiled form of a service: all but where in the tables it lies.

@@ -41,6 +41,8 @@ func Restore(l Limits, r Reader) (*Tables, error) {
 		if number == 0 {
 			if key == key.former() {
 				t.former[key] = 0
+			} else if vips[key] == VIPRejects {
+				t.rejecting[key] = VIPRejects
 			}
 			continue
 		}

@@ -29,6 +29,9 @@ type VIPKey struct {
 // formerVIP is FORMER_VIP.
 const formerVIP = 255
 
+// VIPRejects is VIP_REJECTS: what an address leads to that refuses what none of its services takes.
+const VIPRejects = 1 << 31
+
 func (k VIPKey) address() VIPKey { return VIPKey{Address: k.Address, IPv6: k.IPv6} }
 func (k VIPKey) former() VIPKey  { return VIPKey{Address: k.Address, IPv6: k.IPv6, Protocol: formerVIP} }
 

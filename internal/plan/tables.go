@@ -49,6 +49,7 @@ type Tables struct {
 	replicas   ReplicaConfig        // that is published
 	replicaRow span
 	former     map[VIPKey]uint32 // addresses that were VIPs: routers may still send here what is for them
+	rejecting  map[VIPKey]uint32 // VIPs that refuse what none of their services takes -> VIPRejects
 }
 
 // published is a service as packets see it now.
@@ -78,6 +79,7 @@ func NewTables(l Limits) *Tables {
 		replicaRows: newSpace("lists of load balancers", 1, 3),
 		limits:      l,
 		former:      map[VIPKey]uint32{},
+		rejecting:   map[VIPKey]uint32{},
 	}
 }
 
@@ -188,7 +190,7 @@ func (u *update) run(want *Want) error {
 	}
 	gone := slices.DeleteFunc(slices.Clone(u.tables.services), func(p *published) bool { return kept[p] })
 	u.tables.services, u.tables.named = services, byName(services)
-	u.tables.former = map[VIPKey]uint32{}
+	u.tables.former, u.tables.rejecting = map[VIPKey]uint32{}, rejecting(services, want.Rejects)
 	vips, returns := u.tables.destinations()
 	if err := u.tables.checkRoom(vips); err != nil {
 		return err

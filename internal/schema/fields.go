@@ -276,4 +276,7 @@ var Replicas = []Field[copies]{
 var Fleet = slices.Concat(Section("replicas", Replicas, func(f *fleet) *copies { return &f.Replicas }), []Field[fleet]{
 	{Key: "tunnels_from", Value: list(func(f *fleet) *[]netip.Addr { return &f.TunnelsFrom }, "addresses", "", ",", "%v", model.ParseAddress), Default: "accept all",
 		Doc: "load balancers; agents by a file drop tunnels from other addresses", More: "See \"Who may open tunnels\""},
+	{Key: "unserved", Value: choice(func(f *fleet) *model.Unserved { return &f.Unserved }), Default: "pass",
+		Doc:  "packets to a VIP that no service takes: `pass` to the host, or `reject` by RST or ICMP",
+		More: "`reject` also resets connections to a removed port, or to one that a load balancer does not know yet"},
 })

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* answer.h - what this node answers for the VIP: echo, and "too big" for what does not fit the way to the server. */
+/* answer.h - what this node answers for the VIP: echo, and ICMP errors, as "too big" for what does not fit the way to
+ * the server. */
 #pragma once
 
 #include "wire/kernel.h"
@@ -85,15 +86,15 @@ __noinline int answer_echo(struct xdp_md *ctx, const struct packet *p)
 }
 
 /* Put the old l2 header, addresses swapped, in front of `room` new bytes and cut the packet behind the quote. */
-inline_always void *answer_frame(struct xdp_md *ctx, const struct packet *p, __u32 room)
+inline_always void *answer_frame(struct xdp_md *ctx, const struct packet *p, __u32 room, __u32 quoted)
 {
-	__u32 length = bpf_xdp_get_buff_len(ctx); /* padding included */
 	struct {
 		__u8 byte[18];
 	} l2;
 	void *data, *end;
 
-	if (bpf_xdp_adjust_head(ctx, -(int)room) || bpf_xdp_adjust_tail(ctx, (int)(p->l3 + QUOTE) - (int)length))
+	if (bpf_xdp_adjust_head(ctx, -(int)room) ||
+	    bpf_xdp_adjust_tail(ctx, (int)(p->l3 + room + quoted) - (int)bpf_xdp_get_buff_len(ctx)))
 		return 0;
 	data = (void *)(long)ctx->data;
 	end = (void *)(long)ctx->data_end;
@@ -105,52 +106,76 @@ inline_always void *answer_frame(struct xdp_md *ctx, const struct packet *p, __u
 	return p->l3 == sizeof(l2) ? data + sizeof(l2) : data + sizeof(struct ethhdr);
 }
 
-/* RFC 792, RFC 1191: fragmentation needed. */
-inline_always enum verdict answer_too_big_ipv4(struct xdp_md *ctx, const struct packet *p, __u16 mtu)
+/* The sum (RFC 1071) of the quote, which ends with the frame. */
+inline_always __u64 sum_of_quote(const __u8 *quote, const void *end)
 {
-	struct iphdr *ip = answer_frame(ctx, p, sizeof(struct iphdr) + sizeof(struct icmp_header));
-	struct icmp_header *icmp = (void *)(ip + 1);
+	__u64 sum = 0;
 
-	if (!ip || (void *)icmp + sizeof(*icmp) + QUOTE > (void *)(long)ctx->data_end)
-		return DROPPED_TOO_BIG_QUIETLY;
-	write_ipv4_header(ip, 0, sizeof(*ip) + sizeof(*icmp) + QUOTE, 0, 0, IPPROTO_ICMP, p->destination[0],
-			  p->source[0]);
-	icmp->type = ICMP_UNREACHABLE;
-	icmp->code = ICMP_FRAGMENTATION_NEEDED;
-	icmp->checksum = 0;
-	icmp->unused = 0;
-	icmp->mtu = bpf_htons(mtu);
-	icmp->checksum = checksum_fold(bpf_csum_diff(0, 0, (void *)icmp, sizeof(*icmp) + QUOTE, 0));
-	return ANSWERED_TOO_BIG;
+	for (__u32 i = 0; i < QUOTE; i++) {
+		if ((const void *)(quote + i + 1) > end)
+			break;
+		sum += (__u32)quote[i] << (i & 1) * 8;
+	}
+	return sum;
 }
 
-/* RFC 4443 3.2: packet too big. */
-inline_always enum verdict answer_too_big_ipv6(struct xdp_md *ctx, const struct packet *p, __u16 mtu)
+inline_always void write_icmp(struct icmp_header *icmp, __be16 kind, __u16 mtu, __u64 sum)
 {
-	struct ipv6hdr *ip = answer_frame(ctx, p, sizeof(struct ipv6hdr) + sizeof(struct icmp_header));
-	struct icmp_header *icmp = (void *)(ip + 1);
-	__u32 length = sizeof(*icmp) + QUOTE;
-	__be32 pseudo[2] = { bpf_htonl(sizeof(*icmp) + QUOTE), bpf_htonl(IPPROTO_ICMPV6) };
-	__s64 sum;
+	*(__be16 *)icmp = kind;
+	icmp->checksum = checksum_fold(sum + kind + bpf_htons(mtu));
+	icmp->unused = 0;
+	icmp->mtu = bpf_htons(mtu);
+}
 
-	if (!ip || (void *)icmp + sizeof(*icmp) + QUOTE > (void *)(long)ctx->data_end)
-		return DROPPED_TOO_BIG_QUIETLY;
+/* Returns whether there was room. */
+inline_always _Bool answer_icmp_ipv4(struct xdp_md *ctx, const struct packet *p, __be16 kind, __u16 mtu, __u32 quoted)
+{
+	struct iphdr *ip = answer_frame(ctx, p, sizeof(struct iphdr) + sizeof(struct icmp_header), quoted);
+	struct icmp_header *icmp = (void *)(ip + 1);
+	void *end = (void *)(long)ctx->data_end;
+
+	if (!ip || (void *)(icmp + 1) > end)
+		return 0;
+	write_ipv4_header(ip, 0, sizeof(*ip) + sizeof(*icmp) + quoted, 0, 0, IPPROTO_ICMP, p->destination[0],
+			  p->source[0]);
+	write_icmp(icmp, kind, mtu, sum_of_quote((void *)(icmp + 1), end));
+	return 1;
+}
+
+/* The same for ICMPv6. */
+inline_always _Bool answer_icmp_ipv6(struct xdp_md *ctx, const struct packet *p, __be16 kind, __u16 mtu, __u32 quoted)
+{
+	struct ipv6hdr *ip = answer_frame(ctx, p, sizeof(struct ipv6hdr) + sizeof(struct icmp_header), quoted);
+	struct icmp_header *icmp = (void *)(ip + 1);
+	__u32 length = sizeof(*icmp) + quoted;
+	void *end = (void *)(long)ctx->data_end;
+	__u64 sum = bpf_htons(length) + bpf_htons(IPPROTO_ICMPV6);
+
+	if (!ip || (void *)(icmp + 1) > end)
+		return 0;
 	*(__be32 *)ip = bpf_htonl(6u << 28);
 	ip->payload_len = bpf_htons(length);
 	ip->nexthdr = IPPROTO_ICMPV6;
 	ip->hop_limit = 64;
 	__builtin_memcpy(&ip->saddr, p->destination, 16);
 	__builtin_memcpy(&ip->daddr, p->source, 16);
-	icmp->type = ICMPV6_TOO_BIG;
-	icmp->code = 0;
-	icmp->checksum = 0;
-	icmp->unused = 0;
-	icmp->mtu = bpf_htons(mtu);
-	sum = bpf_csum_diff(0, 0, (void *)&ip->saddr, 32, 0);
-	sum = bpf_csum_diff(0, 0, pseudo, sizeof(pseudo), sum);
-	sum = bpf_csum_diff(0, 0, (void *)icmp, sizeof(*icmp) + QUOTE, sum);
-	icmp->checksum = checksum_fold(sum);
-	return ANSWERED_TOO_BIG;
+	for (int i = 0; i < 4; i++)
+		sum += (__u64)p->source[i] + p->destination[i];
+	write_icmp(icmp, kind, mtu, sum + sum_of_quote((void *)(icmp + 1), end));
+	return 1;
+}
+
+/* Answers by an ICMP error that quotes up to QUOTE bytes of the packet. kind: its type, then its code. 0: there was no
+ * room. A global function: it is verified once, not for every path that leads here. */
+__noinline int answer_icmp(struct xdp_md *ctx, const struct packet *p, __u32 kind, __u32 mtu)
+{
+	__u32 quoted;
+
+	if (!p)
+		return 0;
+	quoted = p->length < QUOTE ? p->length : QUOTE;
+	return p->ipv6 ? answer_icmp_ipv6(ctx, p, bpf_htons(kind), mtu, quoted)
+		       : answer_icmp_ipv4(ctx, p, bpf_htons(kind), mtu, quoted);
 }
 
 __noinline int answer_too_big(struct xdp_md *ctx, const struct packet *p, __u32 mtu)
@@ -163,6 +188,9 @@ __noinline int answer_too_big(struct xdp_md *ctx, const struct packet *p, __u32 
 	verdict = answer_allowed(p, ANSWER_TOO_BIG);
 	if (verdict != VERDICT_CONTINUE)
 		return verdict;
-	return p->ipv6 ? answer_too_big_ipv6(ctx, p, mtu < IPV6_MIN_MTU ? IPV6_MIN_MTU : mtu)
-		       : answer_too_big_ipv4(ctx, p, mtu);
+	/* RFC 4443 3.2: packet too big. RFC 792, RFC 1191: fragmentation needed. */
+	if (p->ipv6 ? answer_icmp(ctx, p, ICMPV6_TOO_BIG << 8, mtu < IPV6_MIN_MTU ? IPV6_MIN_MTU : mtu)
+		    : answer_icmp(ctx, p, ICMP_UNREACHABLE << 8 | ICMP_FRAGMENTATION_NEEDED, mtu))
+		return ANSWERED_TOO_BIG;
+	return DROPPED_TOO_BIG_QUIETLY;
 }

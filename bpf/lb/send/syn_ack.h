@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* syn_ack.h - makes the answer of a SYN, and of other segments of who has not heard of a server yet, in their place
- * (RFC 9293 3.5, 3.10.7). */
+/* syn_ack.h - makes the answer of a SYN, and of other segments that no server has to do with yet or at all, in their
+ * place (RFC 9293 3.5, 3.10.7). */
 #pragma once
 
 #include "wire/kernel.h"
@@ -97,5 +97,7 @@ __noinline int answer_segment(struct xdp_md *ctx, const struct packet *p, const 
 		sum += a->options[i];
 	}
 	tcp->check = checksum_fold(sum);
+	if (a->flags & TCP_FLAG_RST_BIT)
+		return ANSWERED_UNSERVED;
 	return a->flags & TCP_FLAG_SYN_BIT ? ANSWERED_SYN : ANSWERED_HELLO;
 }

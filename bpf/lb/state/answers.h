@@ -5,7 +5,7 @@
 
 #include "wire/kernel.h"
 
-enum answer { ANSWER_ECHO, ANSWER_TOO_BIG, ANSWER_IN_FRAGMENTS, ANSWERS };
+enum answer { ANSWER_ECHO, ANSWER_TOO_BIG, ANSWER_IN_FRAGMENTS, ANSWER_UNSERVED, ANSWERS };
 
 /* Implementation constants: 1000 a second, as Linux (icmp_msgs_per_sec); in a burst 250, more than come in one tick of
  * the coarse clock. */

@@ -78,6 +78,8 @@ enum verdict {
 	ANSWERED_SYN, /* session tls: a SYN, answered without state */
 	ANSWERED_HELLO, /* session tls: a repeated segment of an incomplete ClientHello: acknowledged. Worry: it grows
 		with the load: packets are lost */
+	ANSWERED_UNSERVED, /* unserved: reject: for no service of a VIP, refused by a RST or ICMP. Worry: it grows with
+		the clients' load: a wrong port; or a scan */
 	ANSWERED_PEER, /* another load balancer asks whether this one is alive. Worry: it stops growing, and there is a
 			  ring */
 
@@ -87,10 +89,10 @@ enum verdict {
 		two functions translate to the same address and port */
 	DROPPED_NO_SERVICE, /* to a VIP, or a former one whose route leads back, for no service; this host is a router,
 		so the packet would loop. Worry: it grows with the clients' load */
-	DROPPED_IMPOSSIBLE_SOURCE, /* an echo request, or a packet too big, from multicast, loopback or a VIP. Worry: it
-		grows: forged packets reach the network */
-	DROPPED_ANSWER_LIMIT, /* an echo request, or a packet too big, beyond 1000 answers a second and CPU. Worry: it
-		grows with the clients' load: raise the fabric's MTU; or a flood */
+	DROPPED_IMPOSSIBLE_SOURCE, /* an echo request, a packet too big or to refuse, from multicast, loopback or a VIP.
+		Worry: it grows: forged packets reach the network */
+	DROPPED_ANSWER_LIMIT, /* an echo request, a packet too big or to refuse, beyond 1000 answers a second, CPU and
+		kind. Worry: it grows with the clients' load: raise the fabric's MTU; or a flood */
 	DROPPED_NO_SERVER, /* the service has no server for it. Worry: all are draining, removed or of weight 0 */
 	DROPPED_NO_NEXT_HOP, /* no route or neighbour for the server. Worry: any */
 	DROPPED_NO_CLOCK, /* return: through: the server's clock is not known yet. Worry: it goes on for seconds: the
@@ -118,8 +120,8 @@ enum verdict {
 	DROPPED_TABLE_BUSY, /* replicated: many packets for the same slot at once. Worry: it grows */
 	DROPPED_OVER_LIMIT, /* affinity table: more packets of one connection than table.packet_limit. Worry: it is not
 			       an attack */
-	DROPPED_NO_HEADROOM, /* the driver leaves no room for encapsulation. Worry: any: --xdp-mode generic, or another
-				driver */
+	DROPPED_NO_HEADROOM, /* the driver leaves no room for encapsulation, or an answer. Worry: any: --xdp-mode
+		generic, or another driver */
 	DROPPED_TOO_BIG_QUIETLY, /* an ICMP error or IPv6 fragment that does not fit; never answered (RFC 1122). Worry:
 				    it grows: MTU */
 

@@ -8,9 +8,11 @@
  * the service itself. */
 #define VIP_JOIN_SHIFT 16
 
-/* Port 0 and protocol 0 stand for the address itself, for echo requests and path errors; port 0 and FORMER_VIP for one
- * that was a VIP and is none now. No packet has that protocol (reserved by IANA) and is looked for. */
+/* Port 0 and protocol 0 stand for the address itself, for echo requests, path errors and what no service takes: 0 or
+ * VIP_REJECTS. Port 0 and FORMER_VIP stand for one that was a VIP and is none now. No packet has that protocol
+ * (reserved by IANA) and is looked for. */
 #define FORMER_VIP 255
+#define VIP_REJECTS (1u << 31) /* unserved: reject */
 struct vip_key {
 	__be32 address[4];
 	__be16 port;

@@ -23,6 +23,7 @@
 #include "lb/walk/report.h"
 #include "lb/walk/return.h"
 #include "lb/walk/tier.h"
+#include "lb/walk/unserved.h"
 
 static const enum verdict parsed_verdict[4] = {
 	[PARSED] = VERDICT_CONTINUE,
@@ -65,6 +66,17 @@ inline_always enum verdict walk(struct xdp_md *ctx, struct packet *p, struct dec
 	return send_found(ctx, p, d, hide_from_verifier(d, verdict));
 }
 
+/* What is for no service, and would be the host's. What another load balancer has sent on has a service there: this
+ * node is not up to date, and must not refuse it. */
+inline_always enum verdict walk_unserved(struct xdp_md *ctx, const struct packet *p, int ingress, enum verdict passed)
+{
+	enum verdict verdict = ingress == INGRESS_DIRECT ? answer_unserved(ctx, p) : VERDICT_CONTINUE;
+
+	if (verdict != VERDICT_CONTINUE)
+		return verdict;
+	return would_loop(ctx, p) ? DROPPED_NO_SERVICE : passed;
+}
+
 /* Every packet, of any shape. START_SESSION and NEXT_PROGRAM: of lb_session, of lb_ask. Else an XDP action. */
 inline_always int slow_path(struct xdp_md *ctx, int ingress)
 {
@@ -79,8 +91,8 @@ inline_always int slow_path(struct xdp_md *ctx, int ingress)
 	if (verdict == VERDICT_CONTINUE)
 		return decision.service && decision.service->flags & SERVICE_SESSION ? START_SESSION : NEXT_PROGRAM;
 	service = decision.service ? decision.service->number : 0;
-	if ((verdict == PASSED_NO_SERVICE || verdict == PASSED_UNSUPPORTED) && would_loop(ctx, &packet))
-		verdict = DROPPED_NO_SERVICE;
+	if (verdict == PASSED_NO_SERVICE || verdict == PASSED_UNSUPPORTED)
+		verdict = walk_unserved(ctx, &packet, ingress, verdict);
 	count_verdict(service, verdict, packet.length);
 	if (is_traced())
 		report(&packet, &decision, service, verdict);
@@ -88,7 +100,7 @@ inline_always int slow_path(struct xdp_md *ctx, int ingress)
 		return XDP_DROP;
 	if (verdict == FORWARDED_IN_FRAGMENTS)
 		return order_fragments(ctx, decision.service, decision.server, decision.id, decision.stops_count);
-	if (verdict == ANSWERED_ECHO || verdict == ANSWERED_TOO_BIG)
+	if (verdict == ANSWERED_ECHO || verdict == ANSWERED_TOO_BIG || verdict == ANSWERED_UNSERVED)
 		return ingress == INGRESS_TIER1 ? route_answer(ctx, packet.l3, packet.ipv6) : XDP_TX;
 	if (is_forwarded(verdict) && decision.server)
 		return ingress == INGRESS_PEER && decision.service && decision.service->flags & SERVICE_SESSION

@@ -57,13 +57,15 @@ type Service struct {
 	File    []model.Server  `json:"file,omitempty"` // as the file applied last says them, of those that ctl has set otherwise since
 }
 
-// Nodes has the load balancers with a tier, how those of the second are checked, and how all keep a replicated table.
+// Nodes has the load balancers with a tier, how those of the second are checked, how all keep a replicated table, and what becomes of packets
+// to VIPs that are for no service.
 type Nodes struct {
 	Nodes  []model.Node `json:"nodes"`
 	Health model.Health `json:"health,omitzero"`
 	File   []model.Node `json:"file,omitempty"` // as in Service
 
 	Replicas model.Replicas `json:"replicas,omitzero"`
+	Unserved model.Unserved `json:"unserved,omitempty"`
 }
 
 // Balancers names the load balancers that have joined and were not forgotten: they may forward while nobody hears of

@@ -46,6 +46,7 @@ func (s *Snapshot) Fleet() model.Fleet {
 		Nodes:      s.Nodes.Nodes,
 		NodeHealth: s.Nodes.Health,
 		Replicas:   s.Nodes.Replicas,
+		Unserved:   s.Nodes.Unserved,
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Services)) {
 		f.Services = append(f.Services, s.Services[name].Service)
@@ -62,6 +63,7 @@ func (s *Snapshot) View() *engine.View {
 		Services:   make([]engine.ServiceView, 0, len(s.Services)),
 		Nodes:      s.Nodes.Nodes,
 		NodeHealth: s.Nodes.Health,
+		Unserved:   s.Nodes.Unserved,
 	}
 	if second := s.secondTier(); second != nil {
 		v.Second = &engine.ServiceView{Service: *second, Revision: s.ChangedAt[model.SecondTierName]}
@@ -101,7 +103,7 @@ func (s *Snapshot) Changes(n *fleet.Desired) (documents []store.Document, err er
 	for i := range overridden.Services {
 		files[overridden.Services[i].Name] = overridden.Services[i].Servers
 	}
-	nodes := Nodes{n.Running.Nodes, n.Running.NodeHealth, overridden.Nodes, n.Running.Replicas}
+	nodes := Nodes{n.Running.Nodes, n.Running.NodeHealth, overridden.Nodes, n.Running.Replicas, n.Running.Unserved}
 	if !reflect.DeepEqual(nodes, s.Nodes) {
 		put(NodesKey, nodes)
 	}

@@ -24,6 +24,8 @@ type Fleet struct {
 	Replicas model.Replicas `json:"replicas,omitzero"`
 
 	TunnelsFrom []netip.Addr `json:"tunnels_from,omitempty"`
+
+	Unserved model.Unserved `json:"unserved,omitempty"`
 }
 
 // File is where a daemon keeps its state for its next life.

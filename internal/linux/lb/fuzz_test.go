@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/plan"
 )
 
 // Destinations of services with affinity table and local-table, where others are.
@@ -21,6 +22,7 @@ func FuzzLB(f *testing.F) {
 		tableOf("table", tableVIP, withScrubber(false)), tableOf("table6", tableVIP6, func(s *model.Service) { s.Table.IndexBits = 2 }),
 		serviceOf("local", localVIP, localTable(model.DispatchMaglev)))
 	w.suspect("table", netip.PrefixFrom(client4, 32))
+	w.update(func(want *plan.Want) { want.Rejects = true })
 	w.acceptTunnels(nodeAddresses[0])
 	for _, frame := range w.typicalFrames() {
 		f.Add(frame)

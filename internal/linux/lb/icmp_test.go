@@ -85,15 +85,17 @@ func TestNobodyIsAnsweredWhoseAddressIsNotThatOfOneHost(t *testing.T) {
 // Also held by TestNobodyIsAnsweredWhoseAddressIsNotThatOfOneHost.
 func TestAnswersOfTheNodeItselfAreLimited(t *testing.T) {
 	w := newWorld(t, serviceOf("web", vip4, nil))
+	w.update(func(want *plan.Want) { want.Rejects = true })
 	setMTU(w, 1400)
-	f := flowTo(vip4, 80, 1)
+	f, other := flowTo(vip4, 80, 1), flowTo(vip4, 9999, 1)
 	for name, c := range map[string]struct {
 		frame    []byte
 		service  string
 		answered lbVerdict
 	}{
-		"echo":    {icmpFrame(client4, vip4, 8, 0, 1, nil), "", lbVerdictANSWERED_ECHO},
-		"too big": {f.frame(f.tcp(ack, nil, make([]byte, 1400))), "web", lbVerdictANSWERED_TOO_BIG},
+		"echo":     {icmpFrame(client4, vip4, 8, 0, 1, nil), "", lbVerdictANSWERED_ECHO},
+		"too big":  {f.frame(f.tcp(ack, nil, make([]byte, 1400))), "web", lbVerdictANSWERED_TOO_BIG},
+		"unserved": {other.frame(other.tcp(syn, nil, nil)), "", lbVerdictANSWERED_UNSERVED},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w.TB = t

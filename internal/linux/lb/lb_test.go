@@ -1,6 +1,7 @@
 package lb
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"maps"
@@ -303,6 +304,7 @@ func (w *world) check(frame []byte) (result, expectation) {
 	w.Helper()
 	inner, verdict := w.takeOff(frame)
 	want := expectation{verdict: verdict, action: xdpDrop}
+	w.relayed = !bytes.Equal(inner, frame)
 	if verdict == lbVerdictVERDICT_CONTINUE {
 		want = w.expect(inner)
 	}

@@ -62,15 +62,23 @@ func echoReply(p *refPacket) []byte {
 
 // tooBigReply is what RFC 792 and RFC 4443 ask for, from the VIP.
 func tooBigReply(p *refPacket, mtu int) []byte {
-	quote := p.ip[:quoteLength]
+	if p.v6() {
+		return icmpError(p, 2, 0, mtu)
+	}
+	return icmpError(p, 3, 4, mtu)
+}
+
+// icmpError is an error about a packet, from the VIP, which quotes as much of it as fits.
+func icmpError(p *refPacket, kind, code byte, rest int) []byte {
+	quote := p.ip[:min(quoteLength, p.length)]
 	if p.v6() {
 		ip := &layers.IPv6{Version: 6, HopLimit: 64, NextHeader: layers.IPProtocolICMPv6, SrcIP: p.destination.AsSlice(), DstIP: p.source.AsSlice()}
-		icmp := &layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(2, 0)}
+		icmp := &layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(kind, code)}
 		mustSet(icmp.SetNetworkLayerForChecksum(ip))
-		body := append(binary.BigEndian.AppendUint32(nil, uint32(mtu)), quote...)
+		body := append(binary.BigEndian.AppendUint32(nil, uint32(rest)), quote...)
 		return append(turned(p.l2()), serialize(ip, icmp, gopacket.Payload(body))...)
 	}
 	ip := &layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolICMPv4, SrcIP: p.destination.AsSlice(), DstIP: p.source.AsSlice()}
-	icmp := &layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(3, 4), Seq: uint16(mtu)}
+	icmp := &layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(kind, code), Seq: uint16(rest)}
 	return append(turned(p.l2()), serialize(ip, icmp, gopacket.Payload(quote))...)
 }

@@ -23,6 +23,7 @@ type reference struct {
 	// forwards: test runs come in at a host that is a router, with routes to VIPs.
 	forwards bool
 	tunnel   netip.Addr // second tier: whose tunnels end here
+	relayed  bool       // the frame has come in such a tunnel
 
 	fragments   map[refFragment]refPlace
 	connections refTables // affinity table
@@ -146,6 +147,9 @@ func (r *reference) expect(frame []byte) expectation {
 	if verdict == lbVerdictVERDICT_CONTINUE {
 		e = r.expectPacket(p)
 	}
+	if refused, ok := r.expectUnserved(p, &e); ok {
+		return refused
+	}
 	if r.forwards && p != nil && (e.verdict == lbVerdictPASSED_NO_SERVICE || e.verdict == lbVerdictPASSED_UNSUPPORTED) {
 		if _, isVIP := r.vipService(p.destination, 0, 0); isVIP {
 			e = expectation{verdict: lbVerdictDROPPED_NO_SERVICE, action: xdpDrop}
@@ -158,7 +162,7 @@ func actionOf(verdict lbVerdict) uint32 {
 	switch {
 	case verdict >= lbVerdictDROPPED_MALFORMED:
 		return xdpDrop
-	case verdict >= lbVerdictFORWARDED_NEW && verdict < lbVerdictRETURNED, verdict == lbVerdictANSWERED_ECHO, verdict == lbVerdictANSWERED_TOO_BIG:
+	case verdict >= lbVerdictFORWARDED_NEW && verdict < lbVerdictRETURNED, verdict == lbVerdictANSWERED_ECHO, verdict == lbVerdictANSWERED_TOO_BIG, verdict == lbVerdictANSWERED_UNSERVED:
 		return xdpTX
 	}
 	return xdpPass

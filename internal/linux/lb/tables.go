@@ -168,6 +168,7 @@ func (lb *LB) fillVIPSlot(key plan.VIPKey, number uint32) error {
 		return nil
 	}
 	atomic.StoreUint32(&slot.number, number)
+	number = serviceOfVIP(number)
 	atomic.StoreUint32(&slot.fast, lb.fastRow(number))
 	if number != 0 && !slices.Contains(lb.vipSlotsOf[number], slot) {
 		lb.vipSlotsOf[number] = append(lb.vipSlotsOf[number], slot)
@@ -176,7 +177,10 @@ func (lb *LB) fillVIPSlot(key plan.VIPKey, number uint32) error {
 }
 
 // isJoin reports whether a destination is where subflows join a server (mptcp). Those lie in vips alone.
-func isJoin(number uint32) bool { return number >= 1<<16 }
+func isJoin(number uint32) bool { return serviceOfVIP(number) >= 1<<16 }
+
+// serviceOfVIP is the number of the service that a destination leads to; 0: it is the address itself.
+func serviceOfVIP(number uint32) uint32 { return number &^ plan.VIPRejects }
 
 // fastRow is what packets go by, from a destination of the service directly to its row; 0: no fast path has it.
 func (lb *LB) fastRow(number uint32) uint32 {
@@ -223,10 +227,10 @@ func (lb *LB) adoptVIPSlots() error {
 			continue
 		}
 		changed = atomic.SwapUint32(&slot.number, number) != number || changed
-		lb.vipSlotsOf[number] = append(lb.vipSlotsOf[number], slot)
+		lb.vipSlotsOf[serviceOfVIP(number)] = append(lb.vipSlotsOf[serviceOfVIP(number)], slot)
 	}
 	for i := range lb.tables.vipSlots {
-		if slot := &lb.tables.vipSlots[i]; slot.destination != 0 && !slices.Contains(lb.vipSlotsOf[slot.number], slot) {
+		if slot := &lb.tables.vipSlots[i]; slot.destination != 0 && !slices.Contains(lb.vipSlotsOf[serviceOfVIP(slot.number)], slot) {
 			atomic.StoreUint64(&slot.destination, 0) // it is in vips no more
 			changed = true
 		}

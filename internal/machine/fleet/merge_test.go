@@ -174,6 +174,7 @@ func anyFleet(label string) *rapid.Generator[model.Fleet] {
 			f.Nodes = append(f.Nodes, model.Node{Name: name, Tier: model.Tier(rapid.Uint8Range(1, 2).Draw(t, "tier")), ID: rapid.Uint16Range(0, 2).Draw(t, "node id"),
 				State: model.ServerState(rapid.Uint8Range(0, 2).Draw(t, "state"))})
 		}
+		f.Unserved = model.Unserved(rapid.Uint8Range(0, 1).Draw(t, "unserved"))
 		f.NodeHealth.Rise = rapid.Uint8Range(0, 2).Draw(t, "rise")
 		f.TunnelsFrom = rapid.SampledFrom([][]netip.Addr{nil, {netip.MustParseAddr("192.0.2.1")}, {netip.MustParseAddr("192.0.2.2")}}).Draw(t, "tunnels from")
 		return f

@@ -161,7 +161,8 @@ func (t *Tables) Narrow(found netdev.TooBig) error {
 func (t *Tables) follow(state *desired.State) error {
 	before, addresses := t.Now(), state.Addresses()
 	t.paths.Refresh(t.withPeers(addresses), t.options.Log)
-	want := plan.Want{Keys: state.Running.Keys, Paths: t.paths.Known, Tier: state.Tier(), Services: state.Services(), Replicas: t.peers}
+	want := plan.Want{Keys: state.Running.Keys, Paths: t.paths.Known, Tier: state.Tier(), Services: state.Services(), Replicas: t.peers,
+		Rejects: state.Running.Unserved == model.UnservedReject}
 	starting := t.startsOf(state, time.Now())
 	for i := range want.Services {
 		s := &want.Services[i]

@@ -37,7 +37,7 @@ func ServiceToProto(s *model.Service) *ballastv1.Service {
 		Session: nameUnless(s.Session, model.SessionNone),
 		Forward: nameUnless(s.Forward, model.ForwardUnset), Return: nameUnless(s.Return, model.ReturnUnset), TableSlots: s.TableSlots,
 		SlowStart: durationUnlessZero(s.SlowStart),
-		Table:     tableToProto(&s.Table), Choices: choicesToProto(&s.Choices), Quic: quicToProto(&s.QUIC), Mptcp: mptcpToProto(&s.MPTCP), Load: loadToProto(&s.Load), Health: HealthToProto(&s.Health), Servers: ServersToProto(s.Servers),
+		Table:     tableToProto(&s.Table), Choices: choicesToProto(&s.Choices), Quic: quicToProto(&s.QUIC), Mptcp: mptcpToProto(&s.MPTCP), Allow: prefixesToProto(s.Allow), Load: loadToProto(&s.Load), Health: HealthToProto(&s.Health), Servers: ServersToProto(s.Servers),
 	}
 	if s.SessionClients != model.SessionClientsUnset {
 		m.SessionClients = new(uint32(s.SessionClients))
@@ -224,6 +224,7 @@ func (in *input) service(path string, s *model.Service, m *ballastv1.Service) {
 			s.Ports[i] = narrow[uint16](in, path+".ports", port)
 		}
 	}
+	in.prefixes(path+".allow", &s.Allow, m.GetAllow())
 	choose(in, path, "dispatch", &s.Dispatch, m.GetDispatch())
 	choose(in, path, "affinity", &s.Affinity, m.GetAffinity())
 	choose(in, path, "session", &s.Session, m.GetSession())

@@ -3,6 +3,7 @@ package api
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 
 	"google.golang.org/protobuf/proto"
 
@@ -168,6 +169,33 @@ func mptcpToProto(m *model.MPTCP) *ballastv1.MPTCP {
 		return nil
 	}
 	return &ballastv1.MPTCP{FirstPort: uint32(m.FirstPort), Ports: uint32(m.Ports)}
+}
+
+// prefixesToProto returns nil for none.
+func prefixesToProto(list []netip.Prefix) *ballastv1.Prefixes {
+	if len(list) == 0 {
+		return nil
+	}
+	m := &ballastv1.Prefixes{}
+	for _, prefix := range list {
+		m.Prefixes = append(m.Prefixes, prefix.String())
+	}
+	return m
+}
+
+func (in *input) prefixes(path string, list *[]netip.Prefix, m *ballastv1.Prefixes) {
+	if m == nil {
+		return
+	}
+	*list = nil
+	for i, text := range m.Prefixes {
+		prefix, err := model.ParseSources(text)
+		var invalid *model.Invalid
+		if errors.As(err, &invalid) {
+			in.fail(fmt.Sprintf("%s[%d]", path, i), invalid.Remedy, "%s", invalid.Problem)
+		}
+		*list = append(*list, prefix)
+	}
 }
 
 func (in *input) quic(path string, q *model.QUIC, m *ballastv1.QUIC) {

@@ -108,6 +108,9 @@ func drawService(t *rapid.T, i int) model.Service {
 	if s.Protocol != model.ProtocolUDP && s.Dispatch != model.DispatchHash && s.Load.Classes != 0 {
 		s.SlowStart = model.Duration(rapid.SampledFrom([]time.Duration{0, 12345 * time.Millisecond}).Draw(t, "slow start"))
 	}
+	for _, bits := range rapid.SliceOfNDistinct(rapid.IntRange(0, 32), 0, 3, rapid.ID).Draw(t, "allow") {
+		s.Allow = append(s.Allow, netip.PrefixFrom(netip.MustParseAddr("192.0.2.77"), bits).Masked())
+	}
 	drawHealth(t, &s.Health)
 	through := s.Protocol != model.ProtocolUDP && rapid.Bool().Draw(t, "through")
 	if through {

@@ -80,13 +80,15 @@ type Service struct {
 	Destinations Prefix   `json:"destinations,omitzero"`
 	Protocol     Protocol `json:"protocol"`
 	Ports        []uint16 `json:"ports,omitempty"`
-	Dispatch     Dispatch `json:"dispatch"`
-	Affinity     Affinity `json:"affinity"`
-	Fallback     Fallback `json:"fallback"`
-	CookieBits   uint8    `json:"cookie_bits"` // width of the cookie including its epoch bit
-	Forward      Forward  `json:"forward"`
-	Return       Return   `json:"return"`
-	TableSlots   uint32   `json:"table_slots"`
+	// Allow are prefixes of the clients that may begin connections; none: all may.
+	Allow      []netip.Prefix `json:"allow,omitempty"`
+	Dispatch   Dispatch       `json:"dispatch"`
+	Affinity   Affinity       `json:"affinity"`
+	Fallback   Fallback       `json:"fallback"`
+	CookieBits uint8          `json:"cookie_bits"` // width of the cookie including its epoch bit
+	Forward    Forward        `json:"forward"`
+	Return     Return         `json:"return"`
+	TableSlots uint32         `json:"table_slots"`
 	// SlowStart is how long the share of new connections grows of a server that begins to take them; 0: it has all of it at once.
 	SlowStart Duration `json:"slow_start,omitempty"`
 	Session   Session  `json:"session,omitzero"`
@@ -276,7 +278,7 @@ func (f *Fleet) Clone() Fleet {
 // Clone returns a copy that shares no memory with s.
 func (s *Service) Clone() Service {
 	clone := *s
-	clone.Ports = slices.Clone(s.Ports)
+	clone.Ports, clone.Allow = slices.Clone(s.Ports), slices.Clone(s.Allow)
 	clone.Servers = slices.Clone(s.Servers)
 	clone.Health.Command = slices.Clone(s.Health.Command)
 	return clone

@@ -116,9 +116,10 @@ func (n *node) readAs(rt *rapid.T, key VIPKey, allBefore, allAfter views, from, 
 	rounds := rangeAt(m.rounds, later(), service.RoundsBase, service.RoundsCount)
 	plain := service
 	plain.Number, plain.Row, plain.IDsBase, plain.IDsCount, plain.SlotsBase, plain.SlotsCount, plain.RoundsBase, plain.RoundsCount = 0, 0, 0, 0, 0, 0, 0, 0
-	plain.TableBase = 0
+	plain.TableBase, plain.Allow = 0, 0
+	allowed := sorted(m.allowedAt(later())[service.Allow])
 	matches := func(v view) bool {
-		return v.image.row == plain && slices.Equal(v.image.slots, slots) &&
+		return v.image.row == plain && slices.Equal(v.image.slots, slots) && slices.Equal(v.image.allow, allowed) &&
 			slices.Equal(steady(plain, withCounters(v.image.rounds, v.image.row.Classes, v.counters)), steady(plain, rounds))
 	}
 	if !matches(before) && !matches(after) {

@@ -124,6 +124,9 @@ func anyService(t *rapid.T, i int) Service {
 			s.Servers = append(s.Servers, server)
 		}
 	}
+	for _, text := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"0.0.0.0/0", "10.0.0.0/8", "10.1.0.0/16", "192.0.2.1/32"}), 0, 3, rapid.ID).Draw(t, "allow") {
+		s.Allow = append(s.Allow, netip.MustParsePrefix(text))
+	}
 	s.Weights = anyWeights(t)
 	s.Starting = anyStarting(t)
 	s.Down = map[uint16]bool{}

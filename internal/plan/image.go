@@ -92,6 +92,7 @@ type image struct {
 	slots   []history.Column
 	configs *QUICConfigs   // nil: none
 	session *SessionConfig // nil: none
+	allow   []netip.Prefix // sorted
 	table   table          // what the slots were made of; zero after Restore
 	returns map[ReturnKey]returning
 }
@@ -159,7 +160,7 @@ func compile(want *Want, s *Service, before *image) image {
 	img.configs = quicConfigs(&want.Keys, &s.Service)
 	img.row.layCookie(&want.Keys, configured, &want.Tier)
 	img.row.keepConnections(s, &want.Tier)
-	img.vips = destinationsOf(&s.Service)
+	img.vips, img.allow = destinationsOf(&s.Service), sorted(s.Allow)
 	for _, server := range slices.Concat(s.Removed, s.Servers) {
 		img.servers[server.ID] = serverRow(want, s, &server).makeRoom(configured, server.Address, &want.Tier)
 	}

@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 
 	"github.com/ballast-lb/ballast/internal/algo/history"
@@ -24,6 +25,7 @@ type memory struct {
 	sessions    past[uint32, SessionConfig]
 	replicas    past[uint32, ReplicaConfig]
 	replicaRow  uint32
+	allowed     past[AllowedKey, bool]
 	cleared     map[uint32]int // counter index -> how often
 }
 
@@ -45,7 +47,8 @@ type version[V any] struct {
 func newMemory() *memory {
 	return &memory{vips: past[VIPKey, uint32]{}, returns: past[ReturnKey, uint64]{}, serviceRows: past[uint32, uint32]{},
 		services: past[uint32, ServiceRow]{}, serverRows: past[uint32, uint32]{}, servers: past[uint32, ServerRow]{},
-		slots: past[uint32, history.Column]{}, rounds: past[uint32, uint64]{}, blocks: past[uint32, block]{}, configs: past[uint32, QUICConfigs]{}, sessions: past[uint32, SessionConfig]{}, replicas: past[uint32, ReplicaConfig]{}, cleared: map[uint32]int{}}
+		slots: past[uint32, history.Column]{}, rounds: past[uint32, uint64]{}, blocks: past[uint32, block]{}, configs: past[uint32, QUICConfigs]{}, sessions: past[uint32, SessionConfig]{}, replicas: past[uint32, ReplicaConfig]{},
+		allowed: past[AllowedKey, bool]{}, cleared: map[uint32]int{}}
 }
 
 func (p past[K, V]) set(step int, key K, value V) {
@@ -97,6 +100,19 @@ func (m *memory) apply(change Change) {
 		m.configs.set(m.step, c.Group, *c.Configs)
 	case WriteSession:
 		m.sessions.set(m.step, c.Group, *c.Config)
+	case WriteAllowed:
+		for key := range m.allowed.now() {
+			if list, _ := key.Allowed(); list == c.List {
+				panic("a list is written that is not empty")
+			}
+		}
+		for _, prefix := range c.Prefixes {
+			m.allowed.set(m.step, AllowedAt(c.List, prefix), true)
+		}
+	case DeleteAllowed:
+		for _, prefix := range c.Prefixes {
+			m.allowed.remove(m.step, AllowedAt(c.List, prefix))
+		}
 	case WriteReplicas:
 		if c.Row == m.replicaRow {
 			panic("a config is written that packets read")
@@ -186,6 +202,23 @@ func (m *memory) forget() {
 	forget(m.slots)
 	forget(m.rounds)
 	forget(m.blocks)
+	forget(m.allowed)
+}
+
+func (m *memory) Allowed() (map[uint32][]netip.Prefix, error) {
+	return m.allowedAt(m.step), nil
+}
+
+// allowedAt are the lists as a packet finds them that reads after so many changes.
+func (m *memory) allowedAt(step int) map[uint32][]netip.Prefix {
+	lists := map[uint32][]netip.Prefix{}
+	for key := range m.allowed {
+		if _, there := m.allowed.at(step, key); there {
+			list, prefix := key.Allowed()
+			lists[list] = append(lists[list], prefix)
+		}
+	}
+	return lists
 }
 
 func forget[K comparable, V any](p past[K, V]) {

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/ballast-lb/ballast/internal/algo/history"
@@ -20,6 +21,7 @@ type Reader interface {
 	QUIC(group uint32) (*QUICConfigs, error)
 	Session(group uint32) (*SessionConfig, error)
 	Replicas() (row uint32, config *ReplicaConfig)
+	Allowed() (map[uint32][]netip.Prefix, error) // by list
 }
 
 // Restore finds out what is published, so that a new process goes on where an earlier one ended: counters keep
@@ -33,6 +35,9 @@ func Restore(l Limits, r Reader) (*Tables, error) {
 	returns, err := r.Returns()
 	if err != nil {
 		return nil, fmt.Errorf("read published returns: %w", err)
+	}
+	if t.unlisted, err = r.Allowed(); err != nil {
+		return nil, fmt.Errorf("read published prefixes of clients: %w", err)
 	}
 	t.restoreReplicas(r)
 	byNumber := map[uint32]*published{}
@@ -73,6 +78,9 @@ func Restore(l Limits, r Reader) (*Tables, error) {
 		}
 		t.orphans[key] = value
 	}
+	if len(t.unlisted) == 0 {
+		t.unlisted = nil
+	}
 	return t, nil
 }
 
@@ -84,17 +92,22 @@ func (t *Tables) restoreService(r Reader, number uint32) (*published, error) {
 	if group := max(row.QUICBase/uint32(len(QUICConfigs{})), row.Session); group != 0 {
 		p.configs = span{group, 1}
 	}
+	if row.Allow != 0 {
+		p.allowed = span{row.Allow, 1}
+	}
 	ok := p.row != 0 && row.Number == number && t.numbers.reserve(span{number, 1}) && t.serviceRows.reserve(span{p.row, 1}) &&
 		t.ids.reserve(p.ids) && t.slots.reserve(p.slots) && t.rounds.reserve(p.rounds) && t.blocks.reserve(p.connections) &&
-		t.configs.reserve(p.configs)
+		t.configs.reserve(p.configs) && t.lists.reserve(p.allowed)
 	if !ok {
 		return nil, fmt.Errorf("restore service %d: its tables contradict each other: detach and start afresh", number)
 	}
 	row.Number, row.Row, row.IDsBase, row.IDsCount, row.SlotsBase, row.SlotsCount, row.RoundsBase, row.RoundsCount = 0, 0, 0, 0, 0, 0, 0, 0
 	session := row.Session
-	row.TableBase, row.QUICBase, row.Session = 0, 0, 0
+	row.TableBase, row.QUICBase, row.Session, row.Allow = 0, 0, 0, 0
 	p.image = image{row: row, servers: map[uint16]ServerRow{}, returns: map[ReturnKey]returning{},
 		rounds: withoutCounters(r.Rounds(p.rounds.base, p.rounds.count), row.Classes)}
+	p.image.allow = sorted(t.unlisted[p.allowed.base])
+	delete(t.unlisted, p.allowed.base)
 	if !p.image.consistent() {
 		return nil, fmt.Errorf("restore service %d: its classes contradict each other: detach and start afresh", number)
 	}

@@ -80,7 +80,7 @@ type ServiceRow struct {
 	Row           uint32 // of this
 	QUICBase      uint32
 	Session       uint32
-	_             uint32
+	Allow         uint32
 	_             [6]uint64
 }
 
@@ -93,6 +93,7 @@ const (
 	ServiceFunctions    = 16
 	ServiceSession      = 32
 	ServiceReported     = 64 // SERVICE_REPORTED_LOADS
+	ServiceGuarded      = 128
 )
 
 // countsOpen is model.Service.CountsOpen.
@@ -130,6 +131,9 @@ func serviceRow(keys *model.Keys, s *model.Service) ServiceRow {
 	}
 	if s.Session == model.SessionTLS {
 		row.Flags |= ServiceSession
+	}
+	if len(s.Allow) > 0 {
+		row.Flags |= ServiceGuarded
 	}
 	if s.ComparesReports() {
 		row.Flags |= ServiceReported

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math/bits"
+	"net/netip"
 	"slices"
 
 	"github.com/ballast-lb/ballast/internal/algo/conntable"
@@ -40,7 +41,7 @@ func (l Limits) Rows() (services, servers uint32) { return 2*(l.Services+1) + 1,
 
 // Tables knows what is published and what is free. It is not safe for concurrent use.
 type Tables struct {
-	numbers, serviceRows, serverRows, counters, ids, slots, rounds, blocks, configs, replicaRows space
+	numbers, serviceRows, serverRows, counters, ids, slots, rounds, blocks, configs, lists, replicaRows space
 
 	limits     Limits
 	services   []*published
@@ -48,8 +49,9 @@ type Tables struct {
 	orphans    map[ReturnKey]uint64 // published returns of services that are gone: an update was cut off
 	replicas   ReplicaConfig        // that is published
 	replicaRow span
-	former     map[VIPKey]uint32 // addresses that were VIPs: routers may still send here what is for them
-	rejecting  map[VIPKey]uint32 // VIPs that refuse what none of their services takes -> VIPRejects
+	former     map[VIPKey]uint32         // addresses that were VIPs: routers may still send here what is for them
+	unlisted   map[uint32][]netip.Prefix // lists of allowed prefixes that no service has: an update was cut off
+	rejecting  map[VIPKey]uint32         // VIPs that refuse what none of their services takes -> VIPRejects
 }
 
 // published is a service as packets see it now.
@@ -60,6 +62,7 @@ type published struct {
 	ids, slots, rounds  span
 	connections         span // blocks
 	configs             span // groups
+	allowed             span // list
 	serverRow, counters map[uint16]uint32
 }
 
@@ -76,6 +79,7 @@ func NewTables(l Limits) *Tables {
 		rounds:      newSpace("turns", 0, l.Rounds),
 		blocks:      newSpace("blocks of table entries", 0, l.Entries/conntable.BlockEntries),
 		configs:     newSpace("services with affinity quic or session tls", 1, QUICGroups),
+		lists:       newSpace("lists of allowed prefixes", 1, l.lists()+1),
 		replicaRows: newSpace("lists of load balancers", 1, 3),
 		limits:      l,
 		former:      map[VIPKey]uint32{},
@@ -125,7 +129,7 @@ func (t *Tables) Update(want *Want) ([]Change, error) {
 }
 
 func (t *Tables) spaces() []*space {
-	return []*space{&t.numbers, &t.serviceRows, &t.serverRows, &t.counters, &t.ids, &t.slots, &t.rounds, &t.blocks, &t.configs, &t.replicaRows}
+	return []*space{&t.numbers, &t.serviceRows, &t.serverRows, &t.counters, &t.ids, &t.slots, &t.rounds, &t.blocks, &t.configs, &t.lists, &t.replicaRows}
 }
 
 func (t *Tables) release() {
@@ -160,6 +164,7 @@ type update struct {
 func (u *update) add(c Change) { u.changes = append(u.changes, c) }
 
 func (u *update) run(want *Want) error {
+	u.clearLists()
 	if err := u.publishReplicas(want); err != nil {
 		return err
 	}
@@ -278,9 +283,13 @@ func (u *update) publish(p *published, img image) error {
 	if err != nil {
 		return err
 	}
+	allowedMoved, err := u.publishAllowed(p, img, fresh)
+	if err != nil {
+		return err
+	}
 	u.countOpen(p, img, fresh)
 	p.image = img
-	if !fresh && !idsMoved && !tablesMoved && !configsMoved && before.image.row == img.row {
+	if !fresh && !idsMoved && !tablesMoved && !configsMoved && !allowedMoved && before.image.row == img.row {
 		return nil
 	}
 	row, err := t.serviceRows.take(1)
@@ -304,6 +313,7 @@ func (p *published) placed() ServiceRow {
 	row.RoundsBase, row.RoundsCount = p.rounds.base, p.rounds.count
 	row.SlotsBase, row.SlotsCount = p.slots.base, p.slots.count/uint32(row.Columns)
 	row.TableBase, row.TableBlocks = p.connections.base, p.connections.count
+	row.Allow = p.allowed.base
 	if p.image.session != nil {
 		row.Session = p.configs.base
 	} else {
@@ -415,6 +425,7 @@ func (u *update) retire(p *published) {
 	t.rounds.give(p.rounds)
 	t.blocks.give(p.connections)
 	t.configs.give(p.configs)
+	u.dropAllowed(p)
 	t.ids.give(p.ids)
 	for id, row := range p.serverRow {
 		t.serverRows.give(span{row, 1})

@@ -60,6 +60,7 @@ __noinline int quic_read(struct xdp_md *ctx, const struct service *service, __u3
 	if (!service || !carried || !work)
 		return 0;
 	id = find_connection_id(ctx, at, quoted, work->head);
+	carried->is_long = id.is_long;
 	/* No packet is so short that a shorter id ends it. */
 	if (!id.at || bpf_xdp_load_bytes(ctx, id.at, work->head, 1) ||
 	    bpf_xdp_load_bytes(ctx, id.at + 1, &work->block, sizeof(work->block)))

@@ -19,6 +19,7 @@ struct carried {
 	__u8 at; /* offset of TSval in the TCP header, 0: there is none */
 	_Bool malformed; /* none, as the options cannot be read */
 	_Bool searched; /* the options were searched: their order is not one of the fast patterns */
+	_Bool is_long; /* affinity quic: it has a long header, as what begins a connection */
 	_Bool older; /* affinity quic: its id is of a key that is not in use any more, or not yet */
 	_Bool changed; /* echo is not what the packet says: it is to be written */
 };

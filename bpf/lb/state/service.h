@@ -21,6 +21,7 @@ enum service_flag {
 	SERVICE_REPLICATED = 8, /* other load balancers are asked about what carries nothing */
 	SERVICE_SESSION = 32, /* connections begin at this node: lb/walk/session.h */
 	SERVICE_FUNCTIONS = 16, /* its servers are network functions: lb/state/functions.h */
+	SERVICE_GUARDED = 128, /* not everybody may begin connections: lb/state/allowed.h */
 	SERVICE_REPORTED_LOADS = 64, /* p2c and least compare loads that user space writes: lb/state/loads.h */
 };
 
@@ -66,7 +67,7 @@ struct service {
 	__u32 row; /* its own index */
 	__u32 quic_base; /* quic: its range of quic_configs */
 	__u32 session; /* session tls: its session_config */
-	__u32 pad32;
+	__u32 allow; /* its list of allowed_sources */
 	__u64 pad64[6]; /* to a power of two: a row's offset is a shift */
 };
 _Static_assert(sizeof(struct service) == 256, "service");

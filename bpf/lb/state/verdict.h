@@ -118,6 +118,8 @@ enum verdict {
 	DROPPED_TABLE_FULL, /* a packet of a network function whose connection has no room in the table. Worry: it
 		grows: docs/features/replicas.md, "Larger tables" */
 	DROPPED_TABLE_BUSY, /* replicated: many packets for the same slot at once. Worry: it grows */
+	DROPPED_NOT_ALLOWED, /* without a valid cookie, from an address that the service does not allow. Worry: it is
+				not an attack */
 	DROPPED_OVER_LIMIT, /* affinity table: more packets of one connection than table.packet_limit. Worry: it is not
 			       an attack */
 	DROPPED_NO_HEADROOM, /* the driver leaves no room for encapsulation, or an answer. Worry: any: --xdp-mode

@@ -62,7 +62,7 @@ inline_always int fast_first_flight(struct xdp_md *ctx, const struct packet *p, 
 {
 	const struct service *service = d->service;
 	struct finding f = { .again = !more };
-	__u64 drawn = fast_drawn(service, quic), hash;
+	__u64 drawn = service->flags & SERVICE_GUARDED ? 0 : fast_drawn(service, quic), hash;
 	int action;
 
 	if (!drawn)

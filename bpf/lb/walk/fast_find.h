@@ -40,10 +40,10 @@ inline_always _Bool fast_by_policy(const struct packet *p, struct decision *d, s
 	return 1;
 }
 
-/* A new connection. Candidates are stops, and sessions begin elsewhere. */
+/* A new connection. Candidates are stops, sessions begin elsewhere, and not everybody may begin one. */
 inline_always enum verdict fast_dispatch(const struct packet *p, struct decision *d, struct finding *f)
 {
-	if (d->service->columns > 1 || d->service->flags & SERVICE_SESSION)
+	if (d->service->columns > 1 || d->service->flags & (SERVICE_SESSION | SERVICE_GUARDED))
 		return VERDICT_CONTINUE;
 	return fast_by_policy(p, d, f) ? FORWARDED_NEW : VERDICT_CONTINUE;
 }
@@ -58,7 +58,8 @@ inline_always enum verdict fast_by_timestamp(const struct packet *p, struct deci
 	if (is_fast_syn(tcp, end, p->tcp_flags))
 		return fast_dispatch(p, d, f);
 	if (has_no_timestamp(tcp, end)) {
-		if (p->tcp_flags & TCP_FLAG_RST_BIT || service->flags & (SERVICE_SESSION | SERVICE_REPLICATED))
+		if (p->tcp_flags & TCP_FLAG_RST_BIT ||
+		    service->flags & (SERVICE_SESSION | SERVICE_REPLICATED | SERVICE_GUARDED))
 			return VERDICT_CONTINUE;
 		steer_by_slot(p, d);
 		return FORWARDED_NO_TIMESTAMP;

@@ -167,7 +167,8 @@ inline_always int fast_send(struct xdp_md *ctx, const struct packet *p, const st
 
 	if (action == NOT_FAST && f->turn)
 		keep_turn(d->service, f->turn);
-	if (action == NOT_FAST && more && !d->server && d->service->flags & SERVICE_SESSION)
+	if (action == NOT_FAST && more && !d->server &&
+	    (d->service->flags & (SERVICE_SESSION | SERVICE_GUARDED)) == SERVICE_SESSION)
 		*more = MORE_SESSION;
 	return action;
 }

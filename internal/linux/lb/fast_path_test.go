@@ -86,6 +86,12 @@ func fastWorld(t *testing.T) *world {
 		serviceOf("udp-gue", fastVIP(30), fastHash(fastDatagrams(model.ForwardGUE))), serviceOf("udp-l2", fastVIP(31), fastHash(fastDatagrams(model.ForwardL2))),
 		serviceOf("local", fastVIP(32), fastHash(func(s *model.Service) { s.Affinity = model.AffinityLocal })),
 		serviceOf("udp-local", fastVIP(33), fastHash(func(s *model.Service) { fastDatagrams(model.ForwardIPIP)(s); s.Affinity = model.AffinityLocal })),
+		serviceOf("allow", fastVIP(34), allowing(fastCookies(14, nil))), serviceOf("allow6", plus(vip6, 9), func(s *model.Service) {
+			fastCookies(14, nil)(s)
+			s.Allow = prefixes("2001::/57")
+		}),
+		serviceOf("allow-quic", fastVIP(35), allowing(fastQUIC(model.QUICSinglePass, 0, model.ForwardIPIP))),
+		serviceOf("allow-udp", fastVIP(36), allowing(fastHash(fastDatagrams(model.ForwardIPIP)))),
 		serviceOf("other", fastVIP(99), fastCookies(16, withServers(false, 1, 2, 3, 127, 30000))))
 	w.update(func(want *plan.Want) {
 		want.Keys = testKeys(1, 2)
@@ -261,10 +267,10 @@ func (o *outcome) equal(p *outcome) bool {
 func TestTheFastPathDoesWhatTheSlowPathDoes(t *testing.T) {
 	comparePaths(t, fastWorld(t), fastKinds{
 		fast: []string{"web", "narrow", "wide", "hash", "older", "over6", "six", "six4", "hash6", "gue", "gue6", "srv6", "srv64", "column", "column6", "quic", "quic-plain", "quic-gue", "quic6",
-			"l2", "l2-six", "l2-hash", "udp", "udp6", "udp-gue", "udp-l2", "local", "udp-local"},
+			"l2", "l2-six", "l2-hash", "udp", "udp6", "udp-gue", "udp-l2", "local", "udp-local", "allow", "allow6", "allow-quic"},
 		syns:     []string{"web", "rr", "p2c", "least", "awfd", "six", "srv6", "quic", "quic-plain", "quic-gue", "quic6", "l2", "l2-six", "local", "udp-local"},
 		starting: []string{"quic", "quic-plain", "quic-gue", "quic6"},
-		cookies:  []string{"web", "narrow", "wide", "gue", "over6", "l2", "six", "six4", "gue6", "srv6", "srv64", "quic-four"},
+		cookies:  []string{"web", "narrow", "wide", "gue", "over6", "l2", "six", "six4", "gue6", "srv6", "srv64", "quic-four", "allow", "allow6"},
 	})
 }
 

@@ -26,11 +26,11 @@ import (
 )
 
 //go:generate go run ./choices ../../../bpf/wire/choices.h
-//go:generate go tool bpf2go -target bpfel -type verdict -type session_outcome -type service -type server -type column -type vip_key -type return_key -type trace_event -type session_shown -type session_set -type traffic -type server_traffic -type connection -type connection_block -type connection_address -type connection_state -type connection_flag -type ended_connection -type suspect_key -type deferred_list -type quic_config -type session_config -type session_begun -type replica_config -type replica_view -type replica_current -type replica_bucket -type peer_message lb ../../../bpf/lb.bpf.c
+//go:generate go tool bpf2go -target bpfel -type verdict -type session_outcome -type service -type server -type column -type vip_key -type return_key -type allowed_key -type trace_event -type session_shown -type session_set -type traffic -type server_traffic -type connection -type connection_block -type connection_address -type connection_state -type connection_flag -type ended_connection -type suspect_key -type deferred_list -type quic_config -type session_config -type session_begun -type replica_config -type replica_view -type replica_current -type replica_bucket -type peer_message lb ../../../bpf/lb.bpf.c
 
 // Layout names the shape of the pinned maps. A change of any map's key, value or meaning needs a new number: a process of
 // another layout then fills maps of its own and switches the program over, instead of misreading these.
-const Layout = "lb-v20"
+const Layout = "lb-v21"
 
 // LB is the load balancer's program with its maps. Methods that change tables are for one caller at a time. What concerns devices and pins (attach.go), and
 // what only reads or counts, is safe for concurrent use.
@@ -153,7 +153,7 @@ func sizeLBMaps(spec *ebpf.CollectionSpec, l plan.Limits) error {
 		"session_outcomes": (l.Services + 1) * outcomes, "timestamp_searches": l.Services + 1,
 		"services": services, "least_loaded": services, "servers": servers, "server_rows": l.ServerIDs, "slots": l.Slots, "rounds": l.Rounds,
 		"server_counters": l.Servers, "clocks": l.Servers, "server_loads": l.Servers,
-		"returns": l.Returns(), "vips": l.Destinations(),
+		"returns": l.Returns(), "vips": l.Destinations(), "allowed_sources": l.Allowed(),
 		"connections": l.Entries, "connection_addresses": l.Entries, "connection_blocks": l.Entries / conntable.BlockEntries,
 		"replica_entries": replicas.Buckets(l.Replicated), "replica_answers": replicas.Buckets(l.Replicated),
 		"local_connections": l.Local, "quic_configs": plan.QUICGroups * uint32(len(plan.QUICConfigs{})), "session_configs": plan.QUICGroups,

@@ -2,6 +2,9 @@
 package lb
 
 import (
+	"net/netip"
+	"slices"
+
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
@@ -27,6 +30,25 @@ type refDecision struct {
 
 // ladder decides where a packet of a service goes: the reference of bpf/lb/ladder/ladder.h.
 func (r *reference) ladder(s *plan.Service, p *refPacket, quoted bool) refDecision {
+	d := r.ladderOfAll(s, p, quoted)
+	if len(s.Allow) == 0 || slices.ContainsFunc(s.Allow, func(prefix netip.Prefix) bool { return prefix.Contains(p.source) }) {
+		return d
+	}
+	long := s.Affinity == model.AffinityQUIC && p.ip[p.l4+8]&0x80 != 0
+	switch d.verdict {
+	case lbVerdictFORWARDED_BY_COOKIE, lbVerdictFORWARDED_BY_OLDER_KEY:
+		if !long {
+			return d
+		}
+	case lbVerdictFORWARDED_BY_TABLE, lbVerdictFORWARDED_ADDED, lbVerdictFORWARDED_BY_SCRUBBER, lbVerdictDROPPED_OVER_LIMIT, lbVerdictFORWARDED_BY_LOCAL_TABLE,
+		lbVerdictFORWARDED_BY_CLOSING, lbVerdictFORWARDED_STARTING:
+		return d
+	}
+	return refDecision{verdict: lbVerdictDROPPED_NOT_ALLOWED}
+}
+
+// ladderOfAll is the same where everybody may begin connections.
+func (r *reference) ladderOfAll(s *plan.Service, p *refPacket, quoted bool) refDecision {
 	id := r.joinedAt(s, p.dport)
 	switch {
 	case id != 0:

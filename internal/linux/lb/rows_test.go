@@ -19,6 +19,7 @@ func TestRowsAreThoseOfTheProgram(t *testing.T) {
 	rowtest.Same(t, history.Column{}, lbColumn{})
 	rowtest.Same(t, plan.VIPKey{}, lbVipKey{})
 	rowtest.Same(t, plan.ReturnKey{}, lbReturnKey{})
+	rowtest.Same(t, plan.AllowedKey{}, lbAllowedKey{})
 	rowtest.Same(t, vipSlot{}, lbVipSlot{})
 	rowtest.Same(t, connections.Entry{}, lbConnection{})
 	rowtest.Same(t, conntable.Block{}, lbConnectionBlock{})

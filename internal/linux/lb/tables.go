@@ -3,7 +3,9 @@ package lb
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"sync/atomic"
 	"unsafe"
@@ -76,6 +78,18 @@ func (lb *LB) apply(change plan.Change) error {
 			return err
 		}
 		return o.SessionConfigs.Put(c.Group, c.Config)
+	case plan.WriteAllowed:
+		for _, prefix := range c.Prefixes {
+			if err := o.AllowedSources.Put(plan.AllowedAt(c.List, prefix), uint32(0)); err != nil {
+				return err
+			}
+		}
+	case plan.DeleteAllowed:
+		for _, prefix := range c.Prefixes {
+			if err := o.AllowedSources.Delete(plan.AllowedAt(c.List, prefix)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+				return err
+			}
+		}
 	case plan.WriteReplicas:
 		t.replicas.configs[c.Row] = *c.Value
 	case plan.PointReplicas:
@@ -188,6 +202,9 @@ func (lb *LB) fastRow(number uint32) uint32 {
 	row := lb.ServiceRow(number)
 	s := lb.Service(row)
 	affinity, forward := model.Affinity(s.Affinity), model.Forward(s.Forward)
+	if s.Flags&plan.ServiceGuarded != 0 && !affinity.Keyed() { // what it carries does not say that its connection has begun
+		return 0
+	}
 	if row == 0 || affinity == model.AffinityReplicated && s.Flags&(plan.ServiceReplicated|plan.ServiceThrough|plan.ServiceFunctions) != plan.ServiceReplicated {
 		return 0
 	}
@@ -290,6 +307,17 @@ func (lb *LB) VIPs() (map[plan.VIPKey]uint32, error) {
 // Returns returns whose answers are recognised.
 func (lb *LB) Returns() (map[plan.ReturnKey]uint64, error) {
 	return readMap[plan.ReturnKey, uint64](lb.objects.Returns)
+}
+
+// Allowed returns the prefixes of clients, by list.
+func (lb *LB) Allowed() (map[uint32][]netip.Prefix, error) {
+	entries, err := readMap[plan.AllowedKey, uint32](lb.objects.AllowedSources)
+	lists := map[uint32][]netip.Prefix{}
+	for key := range entries {
+		list, prefix := key.Allowed()
+		lists[list] = append(lists[list], prefix)
+	}
+	return lists, err
 }
 
 func readMap[K comparable, V any](m *ebpf.Map) (map[K]V, error) {

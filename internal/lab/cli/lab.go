@@ -70,6 +70,7 @@ func run() *cobra.Command {
 		"bimodal, choices, quic-full, quic-tail and weight-loss, which then compare all policies, repeatedly (default: short)")
 	flags.StringVar(&options.Affinity, "affinity", "", "churn, ipv6: of the service, cookie or table (default: cookie)")
 	flags.Float64Var(&options.Rate, "rate", 1, "churn, ipv6: share of the usual connections and bytes per second, for machines that cannot carry them")
+	flags.StringVar(&options.Beside, "beside", "", "pair: haproxy, to do the same with HAProxy and keepalived, which must be installed (default: nothing)")
 	flags.StringVar(&options.Dispatch, "dispatch", "", "churn: policy of the service, or "+scenario.AllPolicies+": a service of each, fewer connections")
 	return cmd
 }

@@ -31,6 +31,7 @@ type Options struct {
 	Duration time.Duration        // scenario-specific length; 0 = the scenario's own
 	Dispatch string               // churn: the policy of the service, or AllPolicies; empty = Ballast's default
 	Affinity string               // churn, ipv6: of the service, cookie or table; empty = cookie
+	Beside   string               // pair: haproxy; what else is put through the same events; empty = nothing
 	Rate     float64              // churn, ipv6: share of the usual traffic, over 0, at most 1; 0 = 1
 	Live     func(world.Snapshot) // called several times a second with the state of the traffic
 }

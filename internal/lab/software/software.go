@@ -28,6 +28,7 @@ var configurations = template.Must(template.ParseFS(config, "config/*"))
 // fileFlags are the arguments of programs in front of the path of their configuration.
 var fileFlags = map[string][]string{
 	"nginx": {"-c"}, "apache2": {"-DFOREGROUND", "-f"}, "haproxy": {"-db", "-f"}, "dovecot": {"-F", "-c"}, "bird": {"-f", "-c"},
+	"keepalived": {"-n", "-l", "-P", "-f"},
 }
 
 // Program is a program on a node, and how it is started.

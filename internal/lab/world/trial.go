@@ -37,6 +37,7 @@ type Setup struct {
 	AgentFlags []string
 	Tickets    bool // agents share the key of session tickets, which programs that give up root may read
 	Clocks     bool // the LBs write the cookies: every change is done when they know the servers' clocks
+	NoDaemons  bool // of Ballast: what balances is not ours
 	Baseline   bool // its broken connections are the comparison, not a broken promise
 	Cuts       bool // it breaks connections on purpose, and judges itself which
 }
@@ -167,6 +168,9 @@ func (t *Trial) bringUp() {
 	}
 	t.connect(buildNetwork(t.Lab, topology))
 	t.Servers.start()
+	if t.Setup.NoDaemons {
+		return
+	}
 	t.Pool.compose(t.Lab, &t.Setup)
 	t.Controllers.start()
 	t.Rollout.Apply()

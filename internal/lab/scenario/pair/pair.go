@@ -35,10 +35,17 @@ func runPair(run *scenario.Run) {
 		service.Health.Path = world.PathHealth
 		services = append(services, service)
 	}
-	run.Trial(world.Setup{
-		Name: "both roles", Services: services, Cuts: true,
-		Topology: world.Topology{LBs: 2, Both: true, Segment: true, Servers: make([]world.ServerNode, 2)},
-	}, func(t *world.Trial) {
+	topology := world.Topology{LBs: 2, Both: true, Segment: true, Servers: make([]world.ServerNode, 2)}
+	switch run.Beside {
+	case "":
+	case "haproxy":
+		beside := world.Setup{Name: "keepalived + HAProxy", Services: services, Topology: topology, NoDaemons: true, Baseline: true}
+		run.Trial(beside, func(t *world.Trial) { (&pair{Trial: t, result: run.Result}).runBeside() })
+		run.Result.Baseline.Affinity = "none"
+	default:
+		script.Check(fmt.Errorf("pair beside %s: %w: use haproxy", run.Beside, scenario.ErrUsage))
+	}
+	run.Trial(world.Setup{Name: "both roles", Services: services, Cuts: true, Topology: topology}, func(t *world.Trial) {
 		(&pair{Trial: t, result: run.Result}).run()
 	})
 }
@@ -58,13 +65,7 @@ type outage struct {
 
 func (p *pair) run() {
 	p.awaitEven()
-	var flows []traffic.Flow
-	for _, service := range p.Fleet.Services {
-		target := service.Target()
-		flows = append(flows, scenario.Downloads(target, downloads/2), scenario.Browsers(target, 10), scenario.Shorts(target, 20))
-	}
-	running := p.Traffic.Generate(flows...)
-	p.Traffic.Busy(running, 400)
+	running := p.traffic((*fleet.Service).Target)
 	for i := 1; i <= 2; i++ {
 		scenario.ReplaceDaemon(p.Trial, running, "lb", world.LBName(i), p.Daemons.LBs)
 		scenario.ReplaceDaemon(p.Trial, running, "agent", world.ServerName(i), p.Daemons.Agents)
@@ -91,6 +92,18 @@ func (p *pair) run() {
 	p.judge(running.Connections)
 }
 
+// traffic starts that of both VIPs.
+func (p *pair) traffic(target func(*fleet.Service) string) *world.Load {
+	var flows []traffic.Flow
+	for _, service := range p.Fleet.Services {
+		at := target(service)
+		flows = append(flows, scenario.Downloads(at, downloads/2), scenario.Browsers(at, 10), scenario.Shorts(at, 20))
+	}
+	running := p.Traffic.Generate(flows...)
+	p.Traffic.Busy(running, 400)
+	return running
+}
+
 // awaitEven: each load balancer owns one of the two VIPs.
 func (p *pair) awaitEven() {
 	for i := 1; i <= 2; i++ {
@@ -110,7 +123,16 @@ func (p *pair) expectAllWays() {
 
 // judge: only those break whose server loses power while they live, and those that begin before that is known and are given to it.
 func (p *pair) judge(connections []traffic.Connection) {
-	cut := 0
+	cut, undue := p.broken(connections)
+	for _, connection := range undue {
+		p.result.Fail("a %s of server %q ended as %s at %.1f s of the first outage, after %.1f s: %s", connection.Flow, connection.Server, connection.Class, connection.Ended.Sub(p.off[0].begin).Seconds(), connection.Ended.Sub(connection.Started).Seconds(), connection.Detail)
+	}
+	p.result.Measure("connections_cut", float64(cut))
+	p.result.Measure("vips_moved_ms", float64(slices.Max(p.moved).Milliseconds()))
+}
+
+// broken are how many connections have broken, and those of them whose server lived.
+func (p *pair) broken(connections []traffic.Connection) (cut int, undue []traffic.Connection) {
 	for _, connection := range connections {
 		if connection.Class == traffic.Completed {
 			continue
@@ -120,9 +142,8 @@ func (p *pair) judge(connections []traffic.Connection) {
 			return lived && (connection.Server == o.server || connection.Server == "")
 		})
 		if cut++; !died {
-			p.result.Fail("a %s of server %q ended as %s at %.1f s of the first outage, after %.1f s: %s", connection.Flow, connection.Server, connection.Class, connection.Ended.Sub(p.off[0].begin).Seconds(), connection.Ended.Sub(connection.Started).Seconds(), connection.Detail)
+			undue = append(undue, connection)
 		}
 	}
-	p.result.Measure("connections_cut", float64(cut))
-	p.result.Measure("vips_moved_ms", float64(slices.Max(p.moved).Milliseconds()))
+	return cut, undue
 }

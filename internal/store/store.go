@@ -32,6 +32,10 @@ type Limits struct {
 	Bytes     int // of their keys and values
 }
 
+// RevisionBump is what a restore from a backup adds to the revision: the store is newer than anything that a node knows then, and it shows
+// which documents are of the backup.
+const RevisionBump = 1_000_000_000
+
 // Store is safe for concurrent use.
 type Store interface {
 	// Load returns all documents, by ascending key, and the store's revision that they are of.

@@ -68,6 +68,11 @@ func (s *Snapshot) Rewrites(before *Snapshot) bool {
 	return s.Revision < before.Revision || last < known || last == known && s.History.Last != before.History.Last
 }
 
+// Restored reports whether a document is from a backup that the store was restored from, and was not written since.
+func (s *Snapshot) Restored(key string) bool {
+	return s.Revision >= s.Revisions[key]+store.RevisionBump
+}
+
 // Take puts a document of a revision into a snapshot that is not shared yet.
 func (s *Snapshot) Take(d store.Document, revision uint64) error {
 	if s.Revisions[d.Key] = d.Revision; d.Value == nil {

@@ -23,6 +23,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/controller/desired"
 	"github.com/ballast-lb/ballast/internal/controller/desired/desiredtest"
+	"github.com/ballast-lb/ballast/internal/controller/documents"
 	"github.com/ballast-lb/ballast/internal/enrol"
 	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -376,6 +377,31 @@ func TestANameOfTheConfigurationNeedsATokenForIt(t *testing.T) {
 	}
 	refused("lb1", balancers, "ballast ctl node invite lb --name lb1")
 	c.joins(newMachine(t, "lb1", "10.0.0.33"), c.invite(&ballastv1.InviteRequest{Role: "lb", Name: "lb1"}))
+}
+
+// Promise: No token that was made before a backup is good once that is restored, whether or not it was used or revoked since; who has
+// joined by it may ask again.
+func TestARestoredBackupBringsNoTokenBack(t *testing.T) {
+	c := delegated(t)
+	token, m := c.invite(&ballastv1.InviteRequest{Role: "lb", Uses: 2}), newMachine(t, "lb1", "10.0.0.31")
+	c.joins(m, token)
+	fleettest.Await(t, "who joined is known", func() bool { return c.mirrors[0].Now().Enrolled["lb1"] != nil })
+	now := c.mirrors[0].Now().Clone()
+	admitted := func(m *machine) error {
+		request := m.request(t, token)
+		wanted, err := pki.ParseRequest(request.Request)
+		fleettest.Require(t, err)
+		_, _, err = c.all[0].admit(now, *c.clock.Load(), netip.MustParseAddr(m.from), request, &wanted)
+		return err
+	}
+	other := newMachine(t, "lb2", "10.0.0.32")
+	now.Revision += store.RevisionBump - 1e6
+	fleettest.Require(t, admitted(other))
+	now.Revision += 1e6
+	c.refused("after the restore", admitted(other), "restored from a backup")
+	fleettest.Require(t, admitted(m))
+	now.Revisions[documents.InvitationsPrefix+token.ID] = now.Revision // made since
+	fleettest.Require(t, admitted(other))
 }
 
 func TestInvitationsThatMakeNoSenseAreRefused(t *testing.T) {

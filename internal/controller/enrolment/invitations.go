@@ -132,7 +132,11 @@ func (e *Enrolment) ListInvitations(ctx context.Context, _ *ballastv1.ListInvita
 		return cmp.Or(now.Invitations[a].Made.Compare(now.Invitations[b].Made), strings.Compare(a, b))
 	})
 	for _, id := range ids {
-		answer.Invitations = append(answer.Invitations, toProto(id, now.Invitations[id]))
+		shown := toProto(id, now.Invitations[id])
+		if now.Restored(documents.InvitationsPrefix + id) {
+			shown.Left = 0
+		}
+		answer.Invitations = append(answer.Invitations, shown)
 	}
 	return answer, nil
 }

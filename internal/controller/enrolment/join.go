@@ -140,6 +140,9 @@ func (e *Enrolment) admit(now *documents.Snapshot, at time.Time, source netip.Ad
 	if before := now.Enrolled[wanted.Name]; before != nil && before.Key == key && before.Invitation == r.Invitation && before.Role == wanted.Role && e.lives(before, at) {
 		return before.Chain, nil, nil
 	}
+	if now.Restored(documents.InvitationsPrefix + r.Invitation) { // it may have been used or revoked since the backup
+		return nil, nil, refuse(connect.CodePermissionDenied, "the token is from before the controllers' state was restored from a backup: make another one with `ballast ctl node invite`")
+	}
 	if err := checkInvitation(invitation, at, wanted); err != nil {
 		return nil, nil, err
 	}

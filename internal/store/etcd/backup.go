@@ -29,8 +29,7 @@ import (
 const (
 	sector = 512 // a snapshot is whole sectors, and the checksum
 
-	// revisionBump makes a restored store newer than anything that a node knows.
-	revisionBump = 1_000_000_000
+	revisionBump = store.RevisionBump
 
 	aloneURL = "http://localhost:2380" // of the only member of a restored store, until its controller says where it is
 )

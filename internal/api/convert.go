@@ -39,6 +39,9 @@ func ServiceToProto(s *model.Service) *ballastv1.Service {
 		SlowStart: durationUnlessZero(s.SlowStart),
 		Table:     tableToProto(&s.Table), Choices: choicesToProto(&s.Choices), Quic: quicToProto(&s.QUIC), Mptcp: mptcpToProto(&s.MPTCP), Allow: prefixesToProto(s.Allow), Load: loadToProto(&s.Load), Health: HealthToProto(&s.Health), Servers: ServersToProto(s.Servers),
 	}
+	if p := &s.Placement; *p != (model.Placement{}) {
+		m.Placement = &ballastv1.Placement{Over: p.Over.String(), Ipv4Prefix: uint32(p.IPv4Prefix), Ipv6Prefix: uint32(p.IPv6Prefix)}
+	}
 	if s.SessionClients != model.SessionClientsUnset {
 		m.SessionClients = new(uint32(s.SessionClients))
 	}
@@ -242,6 +245,9 @@ func (in *input) service(path string, s *model.Service, m *ballastv1.Service) {
 	takeNarrow(in, path+".mptcp.first_port", &s.MPTCP.FirstPort, m.GetMptcp().GetFirstPort())
 	takeNarrow(in, path+".mptcp.ports", &s.MPTCP.Ports, m.GetMptcp().GetPorts())
 	in.load(path+".load", &s.Load, m.GetLoad())
+	choose(in, path, "placement.over", &s.Placement.Over, m.GetPlacement().GetOver())
+	takeNarrow(in, path+".placement.ipv4_prefix", &s.Placement.IPv4Prefix, m.GetPlacement().GetIpv4Prefix())
+	takeNarrow(in, path+".placement.ipv6_prefix", &s.Placement.IPv6Prefix, m.GetPlacement().GetIpv6Prefix())
 	in.duration(path+".slow_start", &s.SlowStart, m.GetSlowStart())
 	in.health(path+".health", &s.Health, m.GetHealth())
 	if len(m.GetServers()) > 0 {

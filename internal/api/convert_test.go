@@ -111,6 +111,9 @@ func drawService(t *rapid.T, i int) model.Service {
 	for _, bits := range rapid.SliceOfNDistinct(rapid.IntRange(0, 32), 0, 3, rapid.ID).Draw(t, "allow") {
 		s.Allow = append(s.Allow, netip.PrefixFrom(netip.MustParseAddr("192.0.2.77"), bits).Masked())
 	}
+	if s.Dispatch == model.DispatchHash && rapid.Bool().Draw(t, "by source") {
+		s.Placement = model.Placement{Over: model.PlaceSource, IPv4Prefix: rapid.Uint8Range(0, 32).Draw(t, "IPv4 prefix"), IPv6Prefix: rapid.Uint8Range(0, 128).Draw(t, "IPv6 prefix")}
+	}
 	drawHealth(t, &s.Health)
 	through := s.Protocol != model.ProtocolUDP && rapid.Bool().Draw(t, "through")
 	if through {
@@ -200,7 +203,7 @@ func TestMessagesThatMakeNoSenseAreRefusedWithPathAndRemedy(t *testing.T) {
 	many := uint32(999)
 	unset := uint32(model.ClassesUnset) // of sessions' clients, too
 	_, err := FleetFromProto(&ballastv1.ApplyRequest{Services: []*ballastv1.Service{{}, {
-		Name: "web", Vip: "198.51.100", Protocol: "sctp", Ports: []uint32{70000}, Dispatch: "best", CookieBits: 300,
+		Name: "web", Vip: "198.51.100", Protocol: "sctp", Ports: []uint32{70000}, Dispatch: "best", CookieBits: 300, Placement: &ballastv1.Placement{Over: "port", Ipv6Prefix: 256},
 		Table:          &ballastv1.Table{IndexBits: 256, NodeBits: &many, IdleTimeout: durationpb.New(0)},
 		SessionClients: &unset, Load: &ballastv1.Load{Classes: &unset, Interval: durationpb.New(0)}, Health: &ballastv1.Health{Check: "ping", Rise: 256, Deadline: &durationpb.Duration{Seconds: -1}},
 		Servers: []*ballastv1.Server{{Name: "s1"}, {Address: "x", Id: 70000, Weight: &many, State: "gone"}},
@@ -216,7 +219,7 @@ func TestMessagesThatMakeNoSenseAreRefusedWithPathAndRemedy(t *testing.T) {
 	}
 	want := "nodes[1].id nodes[1].tier nodes[1].address nodes[1].state services[1].vip services[1].protocol services[1].ports services[1].dispatch services[1].session_clients " +
 		"services[1].cookie_bits services[1].table.index_bits services[1].table.node_bits services[1].table.idle_timeout services[1].load.interval " +
-		"services[1].load.classes services[1].health.check services[1].health.rise services[1].health.deadline services[1].servers[1].address " +
+		"services[1].load.classes services[1].placement.over services[1].placement.ipv6_prefix services[1].health.check services[1].health.rise services[1].health.deadline services[1].servers[1].address " +
 		"services[1].servers[1].id services[1].servers[1].weight services[1].servers[1].state node_health.check keys.placement"
 	if strings.Join(found, " ") != want {
 		t.Errorf("found %s, not %s", strings.Join(found, " "), want)

@@ -66,6 +66,9 @@ func (s *Service) ApplyDefaults() {
 		dispatch = DispatchMaglev
 	}
 	setDefault(&s.Dispatch, DispatchUnset, dispatch)
+	if s.BySource() {
+		s.Placement.applyDefaults()
+	}
 	if s.Dispatch == DispatchChoices {
 		s.Choices.applyDefaults()
 	}

@@ -49,6 +49,9 @@ type AllDown uint8
 // QUICAlgorithm is how QUIC connection ids hide the server's id (draft-ietf-quic-load-balancers-21, 5.3 and 5.4).
 type QUICAlgorithm uint8
 
+// PlacementOver is what of a connection says its place in a table.
+type PlacementOver uint8
+
 // Session is what sessions of clients, of several connections each, go by.
 type Session uint8
 
@@ -145,6 +148,9 @@ const (
 	QUICFourPass   QUICAlgorithm = 1 // four Feistel passes, of other lengths
 	QUICPlain      QUICAlgorithm = 2 // anybody can read the server's id
 
+	PlaceConnection PlacementOver = 0 // addresses and ports
+	PlaceSource     PlacementOver = 1 // the client's address
+
 	SessionNone Session = 0
 	SessionTLS  Session = 1 // all connections of one TLS session reach one server (Yuz)
 
@@ -173,14 +179,15 @@ var (
 	loadNames     = map[LoadSource]string{LoadEstimate: "estimate", LoadConnections: "connections", LoadCPU: "cpu", LoadEndpoint: "endpoint", LoadPackets: "packets", LoadBytes: "bytes"}
 	checkNames    = map[Check]string{CheckNone: "none", CheckTCP: "tcp", CheckHTTP: "http", CheckHTTPS: "https", CheckTLS: "tls", CheckGRPC: "grpc", CheckExec: "exec", CheckQUIC: "quic", CheckGRPCS: "grpcs",
 		CheckUDP: "udp", CheckDNS: "dns"}
-	tierNames     = map[Tier]string{TierFirst: "first", TierSecond: "second"}
-	announceNames = map[Announce]string{AnnounceAble: "able", AnnounceAlways: "always"}
-	quicNames     = map[QUICAlgorithm]string{QUICSinglePass: "single-pass", QUICFourPass: "four-pass", QUICPlain: "plain"}
-	sessionNames  = map[Session]string{SessionNone: "none", SessionTLS: "tls"}
-	unservedNames = map[Unserved]string{UnservedPass: "pass", UnservedReject: "reject"}
-	acceptNames   = map[AcceptPolicy]string{AcceptDynamic: "dynamic", AcceptStatic: "static"}
-	acceptByNames = map[AcceptLoad]string{AcceptByConnections: "connections", AcceptByBacklog: "backlog", AcceptByCPU: "cpu", AcceptByEndpoint: "endpoint"}
-	allDownNames  = map[AllDown]string{AllDownKeep: "keep", AllDownAll: "all", AllDownNone: "none", AllDownWithdraw: "withdraw"}
+	tierNames      = map[Tier]string{TierFirst: "first", TierSecond: "second"}
+	announceNames  = map[Announce]string{AnnounceAble: "able", AnnounceAlways: "always"}
+	quicNames      = map[QUICAlgorithm]string{QUICSinglePass: "single-pass", QUICFourPass: "four-pass", QUICPlain: "plain"}
+	placementNames = map[PlacementOver]string{PlaceConnection: "connection", PlaceSource: "source"}
+	sessionNames   = map[Session]string{SessionNone: "none", SessionTLS: "tls"}
+	unservedNames  = map[Unserved]string{UnservedPass: "pass", UnservedReject: "reject"}
+	acceptNames    = map[AcceptPolicy]string{AcceptDynamic: "dynamic", AcceptStatic: "static"}
+	acceptByNames  = map[AcceptLoad]string{AcceptByConnections: "connections", AcceptByBacklog: "backlog", AcceptByCPU: "cpu", AcceptByEndpoint: "endpoint"}
+	allDownNames   = map[AllDown]string{AllDownKeep: "keep", AllDownAll: "all", AllDownNone: "none", AllDownWithdraw: "withdraw"}
 )
 
 // TunnelProtocol is how firewalls name the tunnels of the service to servers; empty: it has none.
@@ -214,6 +221,7 @@ func (v AllDown) String() string       { return nameOf(allDownNames, v) }
 func (v Check) String() string         { return nameOf(checkNames, v) }
 func (v LoadSource) String() string    { return nameOf(loadNames, v) }
 func (v QUICAlgorithm) String() string { return nameOf(quicNames, v) }
+func (v PlacementOver) String() string { return nameOf(placementNames, v) }
 func (v Session) String() string       { return nameOf(sessionNames, v) }
 func (v Unserved) String() string      { return nameOf(unservedNames, v) }
 func (v AcceptPolicy) String() string  { return nameOf(acceptNames, v) }
@@ -232,6 +240,7 @@ func (v AllDown) MarshalText() ([]byte, error)       { return marshal(allDownNam
 func (v Check) MarshalText() ([]byte, error)         { return marshal(checkNames, v) }
 func (v LoadSource) MarshalText() ([]byte, error)    { return marshal(loadNames, v) }
 func (v QUICAlgorithm) MarshalText() ([]byte, error) { return marshal(quicNames, v) }
+func (v PlacementOver) MarshalText() ([]byte, error) { return marshal(placementNames, v) }
 func (v Session) MarshalText() ([]byte, error)       { return marshal(sessionNames, v) }
 func (v Unserved) MarshalText() ([]byte, error)      { return marshal(unservedNames, v) }
 func (v AcceptPolicy) MarshalText() ([]byte, error)  { return marshal(acceptNames, v) }
@@ -250,6 +259,7 @@ func (v *AllDown) UnmarshalText(text []byte) error       { return unmarshal(allD
 func (v *Check) UnmarshalText(text []byte) error         { return unmarshal(checkNames, v, text) }
 func (v *LoadSource) UnmarshalText(text []byte) error    { return unmarshal(loadNames, v, text) }
 func (v *QUICAlgorithm) UnmarshalText(text []byte) error { return unmarshal(quicNames, v, text) }
+func (v *PlacementOver) UnmarshalText(text []byte) error { return unmarshal(placementNames, v, text) }
 func (v *Session) UnmarshalText(text []byte) error       { return unmarshal(sessionNames, v, text) }
 func (v *Unserved) UnmarshalText(text []byte) error      { return unmarshal(unservedNames, v, text) }
 func (v *AcceptPolicy) UnmarshalText(text []byte) error  { return unmarshal(acceptNames, v, text) }

@@ -89,6 +89,7 @@ type Service struct {
 	Forward    Forward        `json:"forward"`
 	Return     Return         `json:"return"`
 	TableSlots uint32         `json:"table_slots"`
+	Placement  Placement      `json:"placement,omitzero"`
 	// SlowStart is how long the share of new connections grows of a server that begins to take them; 0: it has all of it at once.
 	SlowStart Duration `json:"slow_start,omitempty"`
 	Session   Session  `json:"session,omitzero"`
@@ -101,6 +102,13 @@ type Service struct {
 	Load           Load     `json:"load"`
 	Health         Health   `json:"health"`
 	Servers        []Server `json:"servers"`
+}
+
+// Placement is what places a connection, where the policy or nothing else says who gets it. The zero value: all of the connection.
+type Placement struct {
+	Over       PlacementOver `json:"over"`
+	IPv4Prefix uint8         `json:"ipv4_prefix,omitempty"` // over source: bits of its address
+	IPv6Prefix uint8         `json:"ipv6_prefix,omitempty"`
 }
 
 // Table is how a service with affinity table keeps its connections (Cheetah III-B). The cookie's bits are, from the first:

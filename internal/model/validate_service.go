@@ -33,6 +33,7 @@ func (s *Service) validate(path string, found *findings) {
 	}
 	s.validateTwins(path, found)
 	s.Load.validate(path+".load", found)
+	s.validatePlacement(path+".placement", found)
 	s.validateSlowStart(path+".slow_start", found)
 	s.Health.validate(path+".health", found)
 }

@@ -129,6 +129,9 @@ func anyService(t *rapid.T, i int) Service {
 	}
 	s.Weights = anyWeights(t)
 	s.Starting = anyStarting(t)
+	if s.Dispatch.Placed() && s.Dispatch != model.DispatchChoices && rapid.Bool().Draw(t, "by source") {
+		s.Placement = model.Placement{Over: model.PlaceSource, IPv4Prefix: rapid.Uint8Range(1, 32).Draw(t, "IPv4 prefix"), IPv6Prefix: rapid.Uint8Range(1, 128).Draw(t, "IPv6 prefix")}
+	}
 	s.Down = map[uint16]bool{}
 	for _, id := range rapid.SliceOfN(rapid.SampledFrom(testIDs), 0, 2).Draw(t, "down") {
 		s.Down[id] = true

@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"cmp"
+	"maps"
 	"net/netip"
 	"runtime"
 	"slices"
@@ -10,6 +12,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/algo/candidates"
 	"github.com/ballast-lb/ballast/internal/algo/history"
 	"github.com/ballast-lb/ballast/internal/algo/modulo"
+	"github.com/ballast-lb/ballast/internal/algo/places"
 	"github.com/ballast-lb/ballast/internal/algo/slowstart"
 	"github.com/ballast-lb/ballast/internal/algo/wcmp"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -104,6 +107,7 @@ type table struct {
 	slots  uint32
 	shape  history.Shape
 	shares []model.Share
+	places map[uint16]uint16 // by source: of ids in other services' tables; nil: ids are their own
 
 	// What of the pools before has been pushed: configured, unlike shares, does not depend on health.
 	configured []model.Share
@@ -115,6 +119,9 @@ var secondChance = history.Shape{Columns: 1, Depth: 3}
 
 func tableOf(s *Service) table {
 	t := table{policy: placement(s.Dispatch), slots: s.TableSlots, shape: secondChance, shares: s.takingNew(), configured: s.Shares(), past: s.Past}
+	if s.BySource() {
+		t.places = placesOf(s)
+	}
 	if t.policy == model.DispatchChoices {
 		t.shape = history.Shape{Columns: int(s.Choices.Candidates), Depth: int(s.Choices.History)}
 	}
@@ -122,10 +129,43 @@ func tableOf(s *Service) table {
 }
 
 func (t *table) equal(o *table) bool {
-	return t.policy == o.policy && t.slots == o.slots && t.shape == o.shape && slices.Equal(t.shares, o.shares)
+	return t.policy == o.policy && t.slots == o.slots && t.shape == o.shape && slices.Equal(t.shares, o.shares) && maps.Equal(t.places, o.places)
 }
 
+// placesOf are the places of a service's servers, by id. Those of servers that have left do not change the others'.
+func placesOf(s *Service) map[uint16]uint16 {
+	order := func(a, b model.Server) int { return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.Port, b.Port)) }
+	servers := slices.Concat(slices.SortedFunc(slices.Values(s.Servers), order), slices.SortedFunc(slices.Values(s.Removed), order))
+	addresses := make([]netip.Addr, len(servers))
+	for i := range servers {
+		addresses[i] = servers[i].Address
+	}
+	byID := make(map[uint16]uint16, len(servers))
+	for i, place := range places.Of(addresses) {
+		byID[servers[i].ID] = place
+	}
+	return byID
+}
+
+// owners are the ids of who owns the slots.
 func (t *table) owners(shares []model.Share) []uint16 {
+	if t.places == nil {
+		return t.fill(shares)
+	}
+	placed, ids := make([]model.Share, 0, len(shares)), make(map[uint16]uint16, len(shares))
+	for _, share := range shares {
+		if place, known := t.places[share.ID]; known { // of a past that nobody remembers the addresses of
+			placed, ids[place] = append(placed, model.Share{ID: place, Weight: share.Weight}), share.ID
+		}
+	}
+	owners := t.fill(placed)
+	for i, place := range owners {
+		owners[i] = ids[place]
+	}
+	return owners
+}
+
+func (t *table) fill(shares []model.Share) []uint16 {
 	switch t.policy {
 	case model.DispatchHash:
 		return modulo.Table(t.slots, shares)

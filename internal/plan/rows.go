@@ -7,6 +7,7 @@ package plan
 
 import (
 	"encoding/binary"
+	"math"
 	"math/bits"
 	"net/netip"
 
@@ -81,7 +82,11 @@ type ServiceRow struct {
 	QUICBase      uint32
 	Session       uint32
 	Allow         uint32
-	_             [6]uint64
+	PlacedIPv6    [16]byte // which bits of a flow place it
+	PlacedIPv4    [4]byte
+	PlacedPorts   uint16
+	_             uint16
+	_             [3]uint64
 }
 
 // Flags of ServiceRow: enum service_flag.
@@ -115,7 +120,7 @@ func serviceRow(keys *model.Keys, s *model.Service) ServiceRow {
 	if s.Affinity == model.AffinityQUIC {
 		row.QUICConfig = QUICConfigNumber(keys.Current)
 	}
-	row.PlacementHash = siphash.Begin(row.PlacementKey.K0, row.PlacementKey.K1)
+	row.placeBy(keys, s)
 	for epoch, fleet := range keys.Cookie {
 		key := cookie.ServiceKey(fleet, s.VIP, s.Protocol)
 		row.CookieHash[epoch&1] = siphash.Begin(key.K0, key.K1)
@@ -146,6 +151,26 @@ func serviceRow(keys *model.Keys, s *model.Service) ServiceRow {
 		row.Port = wirePort(s.Ports[0])
 	}
 	return row
+}
+
+// placeBy says what of a flow places it. By its source clients have one place in all services of a VIP, which have one key for it then.
+func (row *ServiceRow) placeBy(keys *model.Keys, s *model.Service) {
+	key, ipv4, ipv6 := row.PlacementKey, 32, 128
+	row.PlacedPorts = math.MaxUint16
+	if s.BySource() {
+		key = cookie.ServiceKey(keys.Placement, s.VIP, 0)
+		ipv4, ipv6, row.PlacedPorts = int(s.Placement.IPv4Prefix), int(s.Placement.IPv6Prefix), 0
+	}
+	row.PlacementHash = siphash.Begin(key.K0, key.K1)
+	setBits(row.PlacedIPv4[:], ipv4)
+	setBits(row.PlacedIPv6[:], ipv6)
+}
+
+// setBits sets the first bits of a mask that has none.
+func setBits(mask []byte, count int) {
+	for i := range count {
+		mask[i/8] |= 0x80 >> (i % 8)
+	}
 }
 
 // ServerRow is struct server.

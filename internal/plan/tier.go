@@ -25,7 +25,7 @@ func (s *Service) ofTier(tier *Tier) *Service {
 	first := Service{Service: s.Service}
 	first.Affinity, first.Dispatch = model.AffinityCookie, model.DispatchMaglev
 	first.Forward, first.Return, first.Fallback = model.ForwardIPIP, model.ReturnDirect, model.FallbackHash
-	first.Servers = nil
+	first.Servers, first.Placement = nil, model.Placement{}
 	for _, node := range tier.Second {
 		server := model.Server{Name: node.Name, Address: node.Address, ID: node.ID, Weight: 1, State: node.State}
 		if tier.Down[node.ID] {

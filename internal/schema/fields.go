@@ -14,6 +14,7 @@ import (
 type (
 	fleet   = model.Fleet
 	service = model.Service
+	place   = model.Placement
 	table   = model.Table
 	choices = model.Choices
 	quic    = model.QUIC
@@ -62,15 +63,18 @@ var Service = slices.Concat([]Field[service]{
 	{Key: "table_slots", Value: number(func(s *service) *uint32 { return &s.TableSlots }, "slots", 1, math.MaxUint32), Default: fmt.Sprint(model.DefaultSlots),
 		Values: strings.ReplaceAll(strings.Trim(fmt.Sprint(model.TableSizes()), "[]"), " ", ", "),
 		Doc:    "size of the placement table"},
-	{Key: "slow_start", Value: scalar(func(s *service) *model.Duration { return &s.SlowStart }, "duration",
-		"0s, or "+short(model.MinSlowStart)+" to "+short(model.MaxSlowStart), parseDuration, model.Duration.String), Default: "0s: none",
-		Doc: "time in which the share of an added or recovered server grows from 10 % to all", More: "See `docs/features/policies.md`"},
-	{Key: "session", Value: choice(func(s *service) *model.Session { return &s.Session }), Default: "none",
-		Doc: "connections of one client session go to one server", More: "See `docs/features/sessions.md`"},
-	{Key: "session_clients", Value: number(func(s *service) *uint8 { return &s.SessionClients }, "addresses", 0, model.MaxSessionClients),
-		Default: fmt.Sprint(model.DefaultSessionClients),
-		Doc:     "client addresses (IPv6: /64 networks) per session in 9 minutes", More: "0: no limit"},
 },
+	Section("placement", Placement, func(s *service) *place { return &s.Placement }),
+	[]Field[service]{
+		{Key: "slow_start", Value: scalar(func(s *service) *model.Duration { return &s.SlowStart }, "duration",
+			"0s, or "+short(model.MinSlowStart)+" to "+short(model.MaxSlowStart), parseDuration, model.Duration.String), Default: "0s: none",
+			Doc: "time in which an added or recovered server's share grows from 10 %"},
+		{Key: "session", Value: choice(func(s *service) *model.Session { return &s.Session }), Default: "none",
+			Doc: "connections of one client session go to one server", More: "See `docs/features/sessions.md`"},
+		{Key: "session_clients", Value: number(func(s *service) *uint8 { return &s.SessionClients }, "addresses", 0, model.MaxSessionClients),
+			Default: fmt.Sprint(model.DefaultSessionClients),
+			Doc:     "client addresses (IPv6: /64 networks) per session in 9 minutes", More: "0: no limit"},
+	},
 	Section("table", Table, func(s *service) *table { return &s.Table }),
 	Section("choices", Choices, func(s *service) *choices { return &s.Choices }),
 	Section("quic", QUIC, func(s *service) *quic { return &s.QUIC }),
@@ -78,6 +82,16 @@ var Service = slices.Concat([]Field[service]{
 	Section("load", Load, func(s *service) *load { return &s.Load }),
 	Section("health", Health, func(s *service) *health { return &s.Health }),
 )
+
+// Placement are the fields of what places a connection.
+var Placement = []Field[place]{
+	{Key: "over", Value: choice(func(p *place) *model.PlacementOver { return &p.Over }), Default: "connection",
+		Doc: "what policies by table hash", More: "`source`: the client's address alone (ClientIP persistence)"},
+	{Key: "ipv4_prefix", Value: number(func(p *place) *uint8 { return &p.IPv4Prefix }, "bits", 1, 32), Default: fmt.Sprint(model.DefaultIPv4Prefix),
+		Doc: "bits of an IPv4 source"},
+	{Key: "ipv6_prefix", Value: number(func(p *place) *uint8 { return &p.IPv6Prefix }, "bits", 1, 128), Default: fmt.Sprint(model.DefaultIPv6Prefix),
+		Doc: "the same of IPv6"},
+}
 
 // Table are the fields of a service's connection table.
 var Table = []Field[table]{

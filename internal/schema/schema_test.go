@@ -103,12 +103,16 @@ func TestDefaultsAreThoseThatAreDescribed(t *testing.T) {
 	joined := model.NewService()
 	joined.MPTCP.FirstPort = 1
 	joined.ApplyDefaults()
+	bySource := model.NewService()
+	bySource.Placement.Over = model.PlaceSource
+	bySource.ApplyDefaults()
 	plain.ApplyDefaults()
 	table.ApplyDefaults()
 	offered.ApplyDefaults()
 	quic.ApplyDefaults()
 	plain.Table, plain.Health.Path, plain.Choices, plain.QUIC = table.Table, table.Health.Path, offered.Choices, quic.QUIC
 	plain.MPTCP.Ports = joined.MPTCP.Ports
+	plain.Placement.IPv4Prefix, plain.Placement.IPv6Prefix = bySource.Placement.IPv4Prefix, bySource.Placement.IPv6Prefix
 	if n := compareDefaults(t, Service, &plain) + compareDefaults(t, Server, &plain.Servers[0]); n < 25 {
 		t.Errorf("compared only %d", n)
 	}

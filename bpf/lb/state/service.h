@@ -68,7 +68,11 @@ struct service {
 	__u32 quic_base; /* quic: its range of quic_configs */
 	__u32 session; /* session tls: its session_config */
 	__u32 allow; /* its list of allowed_sources */
-	__u64 pad64[6]; /* to a power of two: a row's offset is a shift */
+	__be32 placed_ipv6[4]; /* which bits of a flow place it: all, or some of its source's address */
+	__be32 placed_ipv4;
+	__u16 placed_ports;
+	__u16 pad16;
+	__u64 pad64[3]; /* to a power of two: a row's offset is a shift */
 };
 _Static_assert(sizeof(struct service) == 256, "service");
 

@@ -2,6 +2,7 @@
 package lb
 
 import (
+	"net/netip"
 	"slices"
 
 	"github.com/ballast-lb/ballast/internal/algo/candidates"
@@ -9,6 +10,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/algo/history"
 	"github.com/ballast-lb/ballast/internal/algo/maglev"
 	"github.com/ballast-lb/ballast/internal/algo/modulo"
+	"github.com/ballast-lb/ballast/internal/algo/places"
 	"github.com/ballast-lb/ballast/internal/algo/wcmp"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
@@ -37,6 +39,9 @@ func (r *reference) fillSlots(s *plan.Service) {
 			return candidates.Columns(slots, shape.Columns, shares)
 		}
 	}
+	if s.BySource() {
+		table = byAddress(s, table)
+	}
 	owners := table(s.TableSlots, takeNew(s))
 	before := r.slots[s.Name]
 	if before == nil {
@@ -48,10 +53,34 @@ func (r *reference) fillSlots(s *plan.Service) {
 	r.columns[s.Name] = shape.Columns
 }
 
+// byAddress is a table in which servers stand for their addresses, and not for their ids.
+func byAddress(s *plan.Service, table func(uint32, []model.Share) []uint16) func(uint32, []model.Share) []uint16 {
+	return func(slots uint32, shares []model.Share) []uint16 {
+		named, ids := []model.Share{}, map[uint16]uint16{}
+		for _, share := range shares {
+			name := places.Of([]netip.Addr{serverIn(s, share.ID).Address})[0] // no two of a test's servers have the same
+			named, ids[name] = append(named, model.Share{ID: name, Weight: share.Weight}), share.ID
+		}
+		owners := table(slots, named)
+		for i := range owners {
+			owners[i] = ids[owners[i]]
+		}
+		return owners
+	}
+}
+
 // slotOf are the columns of the flow's slot.
 func (r *reference) slotOf(s *plan.Service, p *refPacket) []history.Column {
-	columns := shapeOf(s).Columns
-	return r.slots[s.Name][int(cookie.Slot(r.flowHash(r.want.Keys.Placement, s, p), s.TableSlots))*columns:][:columns]
+	columns, hash := shapeOf(s).Columns, r.flowHash(r.want.Keys.Placement, s, p)
+	if s.BySource() {
+		bits := s.Placement.IPv4Prefix
+		if p.source.Is6() {
+			bits = s.Placement.IPv6Prefix
+		}
+		source := netip.PrefixFrom(p.source, int(bits)).Masked().Addr()
+		hash = cookie.FlowHash(cookie.ServiceKey(r.want.Keys.Placement, s.VIP, 0), netip.AddrPortFrom(source, 0), 0)
+	}
+	return r.slots[s.Name][int(cookie.Slot(hash, s.TableSlots))*columns:][:columns]
 }
 
 func nobody(id uint16) bool { return id == 0 }

@@ -3,12 +3,13 @@
 #pragma once
 
 #include "wire/kernel.h"
+#include "wire/port_ranges.h"
 #include "wire/siphash.h"
 
 /* A service as this server sees it. Same layout as the load balancer's vip_key. */
 struct served_key {
 	__be32 address[4];
-	__be16 port; /* 0 with protocol 0: the address itself, for what has no port */
+	__be16 port; /* 0 with protocol 0: the address itself, for what has no port; else ranges of ports */
 	__u8 protocol;
 	__u8 ipv6;
 };
@@ -107,10 +108,31 @@ struct { /* by address; IPv4 in the first word */
 	__type(value, struct stop);
 } stop_hops SEC(".maps");
 
+/* The row of a port that is one of a range. 0: none. */
+inline_always const __u32 *served_range(const struct served_key *key)
+{
+	struct served_key ranges = *key;
+	const struct port_range *range;
+	const __u32 *list;
+
+	ranges.port = 0;
+	list = bpf_map_lookup_elem(&served_rows, &ranges);
+	range = list && *list & PORT_RANGES ? port_range_find(*list, key->port) : 0;
+	return range ? &range->value : 0;
+}
+
+/* 0: not served by this host. */
+inline_always const __u32 *served_row(const struct served_key *key)
+{
+	const __u32 *row = bpf_map_lookup_elem(&served_rows, key);
+
+	return row || !key->port || !port_ranges_used ? row : served_range(key);
+}
+
 /* 0: not served by this host. */
 inline_always const struct served *served_find(const struct served_key *key)
 {
-	const __u32 *row = bpf_map_lookup_elem(&served_rows, key);
+	const __u32 *row = served_row(key);
 
 	return row ? bpf_map_lookup_elem(&served_services, row) : 0;
 }

@@ -48,6 +48,14 @@ func ServiceToProto(s *model.Service) *ballastv1.Service {
 	for i, port := range s.Ports {
 		m.Ports[i] = uint32(port)
 	}
+	for _, r := range s.PortRanges {
+		m.PortRanges = append(m.PortRanges, r.String())
+	}
+	if len(s.MoreVIPs) > 0 {
+		for _, vip := range s.VIPs() {
+			m.Vips = append(m.Vips, vip.String())
+		}
+	}
 	return m
 }
 
@@ -212,7 +220,11 @@ func (in *input) fail(path, remedy, problem string, args ...any) {
 
 func (in *input) service(path string, s *model.Service, m *ballastv1.Service) {
 	take(&s.Name, m.GetName())
-	in.address(path, "vip", &s.VIP, m.GetVip())
+	if m.GetVip() != "" {
+		s.MoreVIPs = nil
+		in.address(path, "vip", &s.VIP, m.GetVip())
+	}
+	in.vips(path, s, m.GetVips())
 	if text := m.GetDestinations(); text != "" {
 		parsed, err := model.ParsePrefix(text)
 		in.refuse(path, "destinations", err)
@@ -221,12 +233,7 @@ func (in *input) service(path string, s *model.Service, m *ballastv1.Service) {
 		}
 	}
 	choose(in, path, "protocol", &s.Protocol, m.GetProtocol())
-	if len(m.GetPorts()) > 0 {
-		s.Ports = make([]uint16, len(m.GetPorts()))
-		for i, port := range m.GetPorts() {
-			s.Ports[i] = narrow[uint16](in, path+".ports", port)
-		}
-	}
+	in.ports(path, s, m)
 	in.prefixes(path+".allow", &s.Allow, m.GetAllow())
 	choose(in, path, "dispatch", &s.Dispatch, m.GetDispatch())
 	choose(in, path, "affinity", &s.Affinity, m.GetAffinity())
@@ -260,6 +267,32 @@ func (in *input) service(path string, s *model.Service, m *ballastv1.Service) {
 				invalid.Path = fmt.Sprintf("%s.servers[%d]%s", path, i, invalid.Path)
 			}
 		}
+	}
+}
+
+func (in *input) vips(path string, s *model.Service, vips []string) {
+	if len(vips) > 0 {
+		s.VIP, s.MoreVIPs = netip.Addr{}, nil
+	}
+	for _, text := range vips {
+		vip, err := model.ParseAddress(text)
+		if err == nil {
+			err = s.AddVIP(vip)
+		}
+		in.refuse(path, "vips", err)
+	}
+}
+
+func (in *input) ports(path string, s *model.Service, m *ballastv1.Service) {
+	if len(m.GetPorts())+len(m.GetPortRanges()) == 0 {
+		return
+	}
+	s.Ports, s.PortRanges = nil, nil
+	for _, port := range m.GetPorts() {
+		s.Ports = append(s.Ports, narrow[uint16](in, path+".ports", port))
+	}
+	for _, text := range m.GetPortRanges() {
+		in.refuse(path, "port_ranges", s.AddPorts(text))
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -121,6 +122,16 @@ func drawService(t *rapid.T, i int) model.Service {
 	}
 	if s.Protocol != model.ProtocolUDP && !through && rapid.Bool().Draw(t, "table") {
 		drawTable(t, &s)
+	}
+	if !through {
+		further := netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 14: 1, 15: byte(i + 1)})
+		s.MoreVIPs = rapid.SampledFrom([][]netip.Addr{nil, {netip.AddrFrom4([4]byte{198, 51, 101, byte(i + 1)})}, {further}}).Draw(t, "vips")
+		if s.Affinity == model.AffinityTable {
+			s.MoreVIPs = nil
+		}
+		if last := slices.Max(s.Ports); last < 60000 && len(s.Ports) < model.MaxPorts && rapid.Bool().Draw(t, "range") {
+			s.PortRanges = []model.PortRange{{First: last + 1, Last: last + 1000}}
+		}
 	}
 	for id := range rapid.IntRange(0, 100).Draw(t, "servers") {
 		s.Servers = append(s.Servers, drawServer(t, i, uint16(id+1)))

@@ -145,6 +145,8 @@ func TestMistakesAreRefusedWithFileLineAndKey(t *testing.T) {
 		{"ports: [80]", "dispatch: rr", "test.yaml:7: services[0].ports: 0 ports: give 1 to 16 ports"},
 		{"ports: [80]", "ports: 80", "test.yaml:9: services[0].ports: a single value instead of a list: write a list: [a, b] or lines that begin with `-`"},
 		{"ports: [80]", "ports: [80, 65536]", `test.yaml:9: services[0].ports[1]: 65536 is out of range: use 1 to 65535`},
+		{"ports: [80]", "ports: [80, 90-85]", `test.yaml:9: services[0].ports[1]: "90-85" is no range of ports: write it as 30000-32767, the smaller port first`},
+		{"ports: [80]", "ports: some", `test.yaml:9: services[0].ports: a single value instead of a list: write a list: [a, b] or lines that begin with ` + "`-`"},
 		{"ports: [80]", "ports: [0x50]", `test.yaml:9: services[0].ports[0]: "0x50" is not such a number: use a decimal number from 1 to 65535`},
 		{"ports: [80]", "ports:", "test.yaml:9: services[0].ports: nothing instead of a list"},
 		{"ports: [80]", "ports: [80]\n    cookie_bits: 0", "test.yaml:10: services[0].cookie_bits: 0 is out of range"},

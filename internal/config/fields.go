@@ -69,6 +69,10 @@ func values[T any](r *reader, fields []schema.Field[T], target *T) map[string]ya
 		keys[f.Key] = r.Value(func(text string) error { return f.Set(target, text) })
 		if element := keys[f.Key]; f.List != "" {
 			keys[f.Key] = func(node *yaml.Node, path string) {
+				if node.Kind == yaml.ScalarNode && node.Value == f.Alone && f.Alone != "" {
+					element(node, path)
+					return
+				}
 				if r.Sequence(node, path, element); f.Clear && node.Kind == yaml.SequenceNode && len(node.Content) == 0 {
 					r.Fail(node.Line, path, "name some, or remove the key: then it is as if all were listed", "empty")
 				}

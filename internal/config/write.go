@@ -11,13 +11,46 @@ import (
 )
 
 type fileFleet struct {
-	Keys       *fileKeys       `json:"keys,omitempty"`
-	Nodes      []fileNode      `json:"nodes,omitempty"`
-	NodeHealth model.Health    `json:"node_health,omitzero"`
-	Replicas   model.Replicas  `json:"replicas,omitzero"`
-	Tunnels    []netip.Addr    `json:"tunnels_from,omitempty"`
-	Unserved   model.Unserved  `json:"unserved,omitempty"`
-	Services   []model.Service `json:"services"`
+	Keys       *fileKeys      `json:"keys,omitempty"`
+	Nodes      []fileNode     `json:"nodes,omitempty"`
+	NodeHealth model.Health   `json:"node_health,omitzero"`
+	Replicas   model.Replicas `json:"replicas,omitzero"`
+	Tunnels    []netip.Addr   `json:"tunnels_from,omitempty"`
+	Unserved   model.Unserved `json:"unserved,omitempty"`
+	Services   []fileService  `json:"services"`
+}
+
+// fileService writes what the model has in two fields as the one that it is in files.
+type fileService struct {
+	Name         string       `json:"name"`
+	VIP          netip.Addr   `json:"vip,omitzero"`
+	VIPs         []netip.Addr `json:"vips,omitempty"`
+	Destinations model.Prefix `json:"destinations,omitzero"`
+	Protocol     string       `json:"protocol"`
+	Ports        any          `json:"ports,omitempty"`
+	MoreVIPs     *struct{}    `json:"more_vips,omitempty"`
+	PortRanges   *struct{}    `json:"port_ranges,omitempty"`
+	*model.Service
+}
+
+func writeService(s *model.Service) fileService {
+	file := fileService{Name: s.Name, VIP: s.VIP, Destinations: s.Destinations, Protocol: s.Protocol.String(), Service: s}
+	if len(s.MoreVIPs) > 0 {
+		file.VIP, file.VIPs = netip.Addr{}, s.VIPs()
+	}
+	var ports []any
+	for _, port := range s.Ports {
+		ports = append(ports, port)
+	}
+	for _, r := range s.PortRanges {
+		ports = append(ports, r.String())
+	}
+	if len(s.PortRanges) > 0 && s.PortRanges[0] == model.AllPorts {
+		file.Ports = model.AllPorts.String()
+	} else if len(ports) > 0 {
+		file.Ports = ports
+	}
+	return file
 }
 
 type fileKeys struct {
@@ -41,11 +74,13 @@ type fileNode struct {
 // model's tags for JSON, and those without servers have an empty list: Parse takes no null for one.
 func Marshal(fleet model.Fleet) ([]byte, error) {
 	file := fileFleet{NodeHealth: fleet.NodeHealth, Replicas: fleet.Replicas, Tunnels: fleet.TunnelsFrom, Unserved: fleet.Unserved,
-		Services: append([]model.Service{}, fleet.Services...)}
-	for i := range file.Services {
-		if file.Services[i].Servers == nil {
-			file.Services[i].Servers = []model.Server{}
+		Services: []fileService{}}
+	for i := range fleet.Services {
+		service := fleet.Services[i]
+		if service.Servers == nil {
+			service.Servers = []model.Server{}
 		}
+		file.Services = append(file.Services, writeService(&service))
 	}
 	if keys := fleet.Keys; keys.Placement != [16]byte{} || len(keys.Cookie) > 0 {
 		file.Keys = &fileKeys{Current: keys.Current, Cookie: make(map[uint32]string, len(keys.Cookie))}

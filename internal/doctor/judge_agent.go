@@ -21,6 +21,21 @@ func (f *facts) onServer(visit func(s *model.Service, server *model.Server)) {
 	}
 }
 
+// onVIPs does the same for each address of those services.
+func (f *facts) onVIPs(visit func(s *model.Service, vip netip.Addr)) {
+	if f.Role == RoleAgent {
+		f.services(eachVIP(visit))
+	}
+}
+
+func eachVIP(visit func(s *model.Service, vip netip.Addr)) func(s *model.Service) {
+	return func(s *model.Service) {
+		for _, vip := range s.VIPs() {
+			visit(s, vip)
+		}
+	}
+}
+
 func judgeIdentity(f *facts) (out []Finding) {
 	if f.Role != RoleAgent || !f.File.known() {
 		return nil
@@ -90,17 +105,17 @@ func judgeTunnels(f *facts) []Finding {
 
 func judgeVIPs(f *facts) (out []Finding) {
 	seen := map[netip.Addr]bool{}
-	f.onServer(func(s *model.Service, _ *model.Server) {
-		if seen[s.VIP] {
+	f.onVIPs(func(_ *model.Service, vip netip.Addr) {
+		if seen[vip] {
 			return
 		}
-		seen[s.VIP] = true
-		if device, local := f.Host.Addresses[s.VIP]; local {
-			out = append(out, ok("vip", s.VIP.String(), "on %s", device))
+		seen[vip] = true
+		if device, local := f.Host.Addresses[vip]; local {
+			out = append(out, ok("vip", vip.String(), "on %s", device))
 			return
 		}
-		out = append(out, Finding{"vip", s.VIP.String(), Problem, "not an address of this host: it does not take the service's packets",
-			fmt.Sprintf("ip address add %s/%d dev lo", s.VIP, s.VIP.BitLen())})
+		out = append(out, Finding{"vip", vip.String(), Problem, "not an address of this host: it does not take the service's packets",
+			fmt.Sprintf("ip address add %s/%d dev lo", vip, vip.BitLen())})
 	})
 	return out
 }
@@ -152,8 +167,8 @@ func judgeMPTCP(f *facts) (out []Finding) {
 // judgeBack: health checks come from near, and do not notice that answers to clients find no way.
 func judgeBack(f *facts) (out []Finding) {
 	seen := map[bool]bool{}
-	f.onServer(func(s *model.Service, _ *model.Server) {
-		ipv6 := s.VIP.Is6()
+	f.onVIPs(func(_ *model.Service, vip netip.Addr) {
+		ipv6 := vip.Is6()
 		if seen[ipv6] {
 			return
 		}
@@ -211,7 +226,7 @@ func judgeEgress(f *facts) (out []Finding) {
 // answers only leave by do not matter.
 func judgeReversePath(f *facts) (out []Finding) {
 	ipv4 := false
-	f.onServer(func(s *model.Service, _ *model.Server) { ipv4 = ipv4 || s.VIP.Is4() })
+	f.onServer(func(s *model.Service, _ *model.Server) { ipv4 = ipv4 || s.HasIPv4() })
 	if !ipv4 {
 		return nil
 	}
@@ -244,17 +259,17 @@ func judgeARP(f *facts) (out []Finding) {
 		device string
 	}
 	seen := map[pair]bool{}
-	f.onServer(func(s *model.Service, _ *model.Server) {
-		holder, local := f.Host.Addresses[s.VIP]
-		if !local || !s.VIP.Is4() {
+	f.onVIPs(func(s *model.Service, vip netip.Addr) {
+		holder, local := f.Host.Addresses[vip]
+		if !local || !vip.Is4() {
 			return
 		}
 		for i := range f.Devices {
 			d := &f.Devices[i]
 			// Routers ask for the VIP only on the subnet it is in, and where the load balancers are on the servers' segment.
-			if key := (pair{s.VIP, d.Name}); !seen[key] && (s.Forward == model.ForwardL2 || onLink(d, s.VIP)) {
+			if key := (pair{vip, d.Name}); !seen[key] && (s.Forward == model.ForwardL2 || onLink(d, vip)) {
 				seen[key] = true
-				out = append(out, judgeARPOn(d, s.VIP, holder))
+				out = append(out, judgeARPOn(d, vip, holder))
 			}
 		}
 	})
@@ -285,8 +300,11 @@ func judgeReturnMTU(f *facts) (out []Finding) {
 	type worst struct{ extra, headers int }
 	family := map[bool]worst{}
 	f.onServer(func(s *model.Service, server *model.Server) {
-		if extra := plan.Overhead(s, server.Address); s.Protocol == model.ProtocolTCP && extra > family[s.VIP.Is6()].extra {
-			family[s.VIP.Is6()] = worst{extra, plan.ClientHeaders(s.VIP.Is6())}
+		extra := plan.Overhead(s, server.Address)
+		for _, vip := range s.VIPs() {
+			if s.Protocol == model.ProtocolTCP && extra > family[vip.Is6()].extra {
+				family[vip.Is6()] = worst{extra, plan.ClientHeaders(vip.Is6())}
+			}
 		}
 	})
 	for _, d := range f.Devices {
@@ -319,26 +337,26 @@ func narrowness(mtu int) string {
 }
 
 func judgeListeners(f *facts) (out []Finding) {
-	f.onServer(func(s *model.Service, _ *model.Server) {
+	f.onVIPs(func(s *model.Service, vip netip.Addr) {
 		before := len(out)
 		var silent []string
 		for _, port := range s.Ports {
-			if f.unheard(s, port) {
+			if f.unheard(s, vip, port) {
 				silent = append(silent, strconv.Itoa(int(port)))
 				continue
 			}
-			out = append(out, f.judgeListener(s, port)...)
+			out = append(out, f.judgeListener(s, vip, port)...)
 		}
 		if len(silent) > 0 {
 			ports := "port"
 			if len(silent) > 1 {
 				ports = "ports"
 			}
-			out = append(out, Finding{"listener", s.Name, Problem, fmt.Sprintf("nothing listens on %s %s %s of %s", s.Protocol, ports, strings.Join(silent, ", "), s.VIP),
+			out = append(out, Finding{"listener", s.Name, Problem, fmt.Sprintf("nothing listens on %s %s %s of %s", s.Protocol, ports, strings.Join(silent, ", "), vip),
 				"start the application, bound to the VIP or to all addresses"})
 		}
-		if len(out) == before {
-			out = append(out, ok("listener", s.Name, "on every port"))
+		if len(out) == before && len(s.Ports) > 0 {
+			out = append(out, ok("listener", s.Name, "on every port of %s", vip))
 		}
 	})
 	return out

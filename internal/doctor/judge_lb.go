@@ -62,7 +62,7 @@ func judgePath(s *model.Service, server *model.Server, path pathFacts) (out []Fi
 		out = append(out, Finding{"reachability", subject, Warning, fmt.Sprintf("%s does not answer TCP within %v", server.Address, reachTimeout),
 			"start the server; this is no fault when a firewall there drops connections of the load balancer"})
 	}
-	return append(out, judgeRoom(subject, path.MTU, plan.Overhead(s, server.Address), plan.ClientHeaders(s.VIP.Is6()))...)
+	return append(out, judgeRoom(subject, path.MTU, plan.Overhead(s, server.Address), plan.ClientHeaders(s.HasIPv6()))...)
 }
 
 // judgeRoom is about the encapsulation of packets that have so many bytes of headers before the data.
@@ -118,7 +118,7 @@ func judgeForwarding(f *facts) (out []Finding) {
 		if s.Return != model.ReturnThrough {
 			return
 		}
-		through4, through6 = through4 || s.VIP.Is4(), through6 || s.VIP.Is6()
+		through4, through6 = through4 || s.HasIPv4(), through6 || s.HasIPv6()
 		if s.Forward == model.ForwardNAT && !s.Functions() {
 			out = append(out, ok("own address", s.Name, "clients that are not in the servers' network reach its ports by the VIP alone: answers from a server's own address and port become the VIP's"))
 		}

@@ -34,18 +34,18 @@ func judgeSessions(f *facts) (out []Finding) {
 		out = append(out, Finding{"sessions", "", Warning, "the kernel tracks connections and translates addresses (" + f.Host.Translated + "), and the agent keeps no table against it: " +
 			"it resets connections that load balancers begin", "start the agent without --keep-tracking, unless rules of your own keep them out of tracking"})
 	}
-	f.services(func(s *model.Service) {
+	f.services(eachVIP(func(s *model.Service, vip netip.Addr) {
 		for _, port := range s.Ports {
-			if s.Session == model.SessionTLS && mptcp.ListensAt(f.Host.Listeners, netip.AddrPortFrom(s.VIP, port)) {
+			if s.Session == model.SessionTLS && mptcp.ListensAt(f.Host.Listeners, netip.AddrPortFrom(vip, port)) {
 				what, remedy := splitRemedy(server.RefusesMultipath)
 				out = append(out, Finding{"sessions", s.Name, Problem, fmt.Sprintf("port %d: %s", port, what), remedy})
 			}
-			if rule, sure, _ := f.translated(s, port); s.Session == model.SessionTLS && sure == surely {
+			if rule, sure, _ := f.translated(s, vip, port); s.Session == model.SessionTLS && sure == surely {
 				out = append(out, Finding{"sessions", s.Name, Problem, "a rule of nftables takes tcp port " + strconv.Itoa(int(port)) + " elsewhere (" + rule.Text +
 					"): the kernel takes no connection over there", "let the application listen at the service's port itself, or use session: none"})
 			}
 		}
-	})
+	}))
 	if len(out) == 0 {
 		out = append(out, ok("sessions", "", "the kernel takes over connections that load balancers begin"))
 	}

@@ -57,11 +57,11 @@ func (f *facts) judgeAnswers() (out []Finding) {
 	for _, d := range f.Devices {
 		for i := range f.File.Fleet.Services {
 			s := &f.File.Fleet.Services[i]
-			forwarding, remedy := d.Forwarding4, "sysctl -w net.ipv4.ip_forward=1"
-			if s.VIP.Is6() {
-				forwarding, remedy = d.Forwarding6, "sysctl -w net.ipv6.conf.all.forwarding=1"
+			off4, off6, remedy := s.HasIPv4() && d.Forwarding4 == 0, s.HasIPv6() && d.Forwarding6 == 0, "sysctl -w net.ipv4.ip_forward=1"
+			if !off4 {
+				remedy = "sysctl -w net.ipv6.conf.all.forwarding=1"
 			}
-			if s.SendsToNodes(model.TierFirst) && forwarding == 0 {
+			if s.SendsToNodes(model.TierFirst) && (off4 || off6) {
 				out = append(out, Finding{"forwarding", d.Name, Warning,
 					"is off: clients of service " + s.Name + " do not learn from this node that a packet is too big for the way to its server", remedy})
 				break

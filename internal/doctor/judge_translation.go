@@ -27,13 +27,13 @@ func judgeTranslation(f *facts) (out []Finding) {
 		return []Finding{{"translation", "", Warning, "not known: " + err.Error(), "look for redirects and DNAT of the services' ports: nft list ruleset"}}
 	}
 	cookies := false
-	f.onServer(func(s *model.Service, _ *model.Server) {
+	f.onVIPs(func(s *model.Service, vip netip.Addr) {
 		if !s.Affinity.Cookies() || s.Protocol != model.ProtocolTCP || s.Session != model.SessionNone { // judgeSessions
 			return
 		}
 		cookies = true
 		for _, port := range s.Ports {
-			rule, sure, _ := f.translated(s, port)
+			rule, sure, _ := f.translated(s, vip, port)
 			if sure != surely {
 				continue
 			}
@@ -50,8 +50,8 @@ func judgeTranslation(f *facts) (out []Finding) {
 }
 
 // translated returns the rule that takes a service's port elsewhere, the surest of them, and whether it asks for more than is known here.
-func (f *facts) translated(s *model.Service, port uint16) (best translationRule, sure likely, more bool) {
-	p := packet{protocol: s.Protocol.String(), to: netip.AddrPortFrom(s.VIP, port)}
+func (f *facts) translated(s *model.Service, vip netip.Addr, port uint16) (best translationRule, sure likely, more bool) {
+	p := packet{protocol: s.Protocol.String(), to: netip.AddrPortFrom(vip, port)}
 	for _, rule := range f.Host.Translation.Rules {
 		if l, asks := p.taken(rule); l > sure {
 			if asks {
@@ -236,29 +236,29 @@ func asAddress(value any) (netip.Addr, bool) {
 }
 
 // unheard reports whether nothing listens on a port of a service, and no rule takes it elsewhere.
-func (f *facts) unheard(s *model.Service, port uint16) bool {
-	_, sure, _ := f.translated(s, port)
-	return sure == never && !listens(f.Host.Listening[s.Protocol], netip.AddrPortFrom(s.VIP, port))
+func (f *facts) unheard(s *model.Service, vip netip.Addr, port uint16) bool {
+	_, sure, _ := f.translated(s, vip, port)
+	return sure == never && !listens(f.Host.Listening[s.Protocol], netip.AddrPortFrom(vip, port))
 }
 
 // judgeListener is about one port of a service that is not unheard: a rule may take it to another socket, also where one is open at the port itself.
-func (f *facts) judgeListener(s *model.Service, port uint16) []Finding {
-	rule, sure, more := f.translated(s, port)
-	here := listens(f.Host.Listening[s.Protocol], netip.AddrPortFrom(s.VIP, port))
+func (f *facts) judgeListener(s *model.Service, vip netip.Addr, port uint16) []Finding {
+	rule, sure, more := f.translated(s, vip, port)
+	here := listens(f.Host.Listening[s.Protocol], netip.AddrPortFrom(vip, port))
 	switch {
 	case here && sure != surely, sure == surely && f.reaches(rule, s.Protocol, port):
 		return nil
 	case sure == perhaps:
 		return []Finding{{"listener", s.Name, Warning,
 			fmt.Sprintf("nothing listens on %s port %d of %s, unless address translation takes it elsewhere (%s, on conditions that are not known)",
-				s.Protocol, port, s.VIP, rule.Text), "if it does not: start the application, bound to the VIP or to all addresses"}}
+				s.Protocol, port, vip, rule.Text), "if it does not: start the application, bound to the VIP or to all addresses"}}
 	}
 	severity := Problem
 	if here && more { // connections that the rule leaves alone are taken
 		severity = Warning
 	}
 	return []Finding{{"listener", s.Name, severity,
-		fmt.Sprintf("nothing listens where a rule of nftables takes %s port %d of %s (%s): connections are refused", s.Protocol, port, s.VIP, rule.Text),
+		fmt.Sprintf("nothing listens where a rule of nftables takes %s port %d of %s (%s): connections are refused", s.Protocol, port, vip, rule.Text),
 		"start the application there, or remove the rule"}}
 }
 

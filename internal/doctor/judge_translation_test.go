@@ -76,7 +76,7 @@ func TestRulesThatTakeAServicesPortElsewhereAreRead(t *testing.T) {
 			}
 			f := healthyFacts(RoleAgent)
 			f.Host.Translation = translationFacts{Known: true, Rules: rules}
-			if rule, have, _ := f.translated(&f.File.Fleet.Services[0], 80); have != test.want {
+			if rule, have, _ := f.translated(&f.File.Fleet.Services[0], f.File.Fleet.Services[0].VIP, 80); have != test.want {
 				t.Errorf("%d by %+v, want %d; rules %+v", have, rule, test.want, rules)
 			}
 		})

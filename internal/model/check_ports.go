@@ -7,20 +7,20 @@ import (
 
 // CheckedPorts are those that the agent at a server's address decapsulates for, of the protocol that checks of the service speak: the
 // service's own or, where it has another protocol, those of other services with its VIP on the same server.
-func (s *Service) CheckedPorts(server netip.Addr, all []Service) []uint16 {
+func (s *Service) CheckedPorts(server netip.Addr, all []Service) []PortRange {
 	spoken := ProtocolTCP
 	if s.Health.Check.ByUDP() {
 		spoken = ProtocolUDP
 	}
 	if s.Protocol == spoken {
-		return s.Ports
+		return s.AllOfPorts()
 	}
-	ports := []uint16{}
+	ports := []PortRange{}
 	for i := range all {
 		other := &all[i]
 		serves := func(m Server) bool { return m.Address == server && m.State != StateOff }
-		if other.VIP == s.VIP && other.Protocol == spoken && other.Forward == s.Forward && slices.ContainsFunc(other.Servers, serves) {
-			ports = append(ports, other.Ports...)
+		if other.HasVIP(s.VIPFor(server)) && other.Protocol == spoken && other.Forward == s.Forward && slices.ContainsFunc(other.Servers, serves) {
+			ports = append(ports, other.AllOfPorts()...)
 		}
 	}
 	return ports
@@ -37,7 +37,7 @@ func (f *Fleet) CheckedBlindly(s *Service) (servers []string) {
 		if port == 0 {
 			port = s.Endpoint(server).Port()
 		}
-		if server.State != StateOff && !slices.Contains(s.CheckedPorts(server.Address, f.Services), port) {
+		if server.State != StateOff && !InPorts(s.CheckedPorts(server.Address, f.Services), port) {
 			servers = append(servers, server.Name)
 		}
 	}

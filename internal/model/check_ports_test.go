@@ -2,7 +2,6 @@ package model
 
 import (
 	"net/netip"
-	"slices"
 	"testing"
 )
 
@@ -17,7 +16,7 @@ func TestChecksGoByTheTunnelToPortsOfTheirProtocol(t *testing.T) {
 		{ProtocolUDP, CheckQUIC, true}, {ProtocolUDP, CheckTCP, false}, {ProtocolUDP, CheckHTTP, false},
 	} {
 		s := &Service{Protocol: test.protocol, Ports: []uint16{443}, Health: Health{Check: test.check}}
-		if ports := s.CheckedPorts(netip.Addr{}, nil); ports == nil || slices.Contains(ports, 443) != test.tunnel {
+		if ports := s.CheckedPorts(netip.Addr{}, nil); ports == nil || InPorts(ports, 443) != test.tunnel {
 			t.Errorf("check %s of a service by %s: ports %v", test.check, test.protocol, ports)
 		}
 	}
@@ -37,7 +36,7 @@ func TestChecksGoByTheTunnelToPortsOfOtherServicesWithTheVIP(t *testing.T) {
 	}{
 		{server, []Service{dns, web}, true}, {elsewhere, []Service{dns, web}, false}, {server, []Service{dns, foreign}, false},
 	} {
-		if ports := dns.CheckedPorts(test.at, test.all); slices.Contains(ports, 80) != test.tunnel {
+		if ports := dns.CheckedPorts(test.at, test.all); InPorts(ports, 80) != test.tunnel {
 			t.Errorf("at %s: ports %v, through the tunnel %v wanted", test.at, ports, test.tunnel)
 		}
 	}

@@ -197,7 +197,9 @@ func (s *Service) TunnelProtocol() string {
 		return "UDP port 6080"
 	case s.Forward == ForwardSRv6:
 		return "IPv6 with routing headers (protocol 43)"
-	case s.Forward == ForwardIPIP && s.VIP.Is6():
+	case s.Forward == ForwardIPIP && s.HasIPv6() && s.HasIPv4():
+		return "IP protocols 4 and 41"
+	case s.Forward == ForwardIPIP && s.HasIPv6():
 		return "IP protocol 41"
 	case s.Forward == ForwardIPIP:
 		return "IP protocol 4"

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 )
 
 // Prefix is a range of addresses. The zero value: none.
@@ -28,12 +29,16 @@ func (f *Fleet) OnlyReturns(s *Service) bool {
 	return slices.ContainsFunc(f.Services, func(other Service) bool { return other.Functions() && slices.ContainsFunc(other.Servers, opens) })
 }
 
-// Where is where clients connect to: the VIP, or the addresses that are for network functions.
+// Where is where clients connect to: the VIPs, or the addresses that are for network functions.
 func (s *Service) Where() string {
 	if s.Functions() {
 		return s.Destinations.String()
 	}
-	return s.VIP.String()
+	vips := make([]string, 0, 1+len(s.MoreVIPs))
+	for _, vip := range s.VIPs() {
+		vips = append(vips, vip.String())
+	}
+	return strings.Join(vips, ",")
 }
 
 // functionDefaults are those that other services have not.
@@ -63,7 +68,7 @@ func (s *Service) validateFunctions(path string, found *findings) {
 	} else if s.VIP != s.Destinations.Addr() {
 		found.add(path+".vip", "remove it: destinations says it", "%s is not %s", s.VIP, s.Destinations.Addr())
 	}
-	if len(s.Ports) > 0 {
+	if len(s.Ports)+len(s.PortRanges) > 0 {
 		found.add(path+".ports", "remove them", why)
 	}
 	if s.Affinity != AffinityReplicated && s.Affinity != AffinityHash {

@@ -13,7 +13,7 @@ import (
 // Implementation constants: bounds that the maps of the data path are sized for.
 const (
 	MaxServices      = 4096  // services of one fleet
-	MaxPorts         = 16    // ports of one service
+	MaxPorts         = 16    // ports, or ranges of them, of one service
 	MaxWeight        = 256   // weight of one server
 	MaxRoundServers  = 4096  // servers of a service that takes turns (rr, wrr): the longest round
 	MinCookieBits    = 8     // narrowest cookie: one epoch bit and ids 1..127
@@ -75,11 +75,15 @@ type Keys struct {
 // Start from NewService, or set every enumeration: their zero values are ordinary choices, not "unset".
 type Service struct {
 	Name string     `json:"name"`
-	VIP  netip.Addr `json:"vip"`
+	VIP  netip.Addr `json:"vip"` // the first of its addresses, which connection ids and sessions are keyed by
+	// MoreVIPs are further addresses, of either family, with the same servers, ids and health: see VIPs. Cookies and places have keys by address.
+	MoreVIPs []netip.Addr `json:"more_vips,omitempty"` // vips, with VIP before them
 	// Destinations are the addresses that clients connect to, with protocol any; VIP is the first of them then.
 	Destinations Prefix   `json:"destinations,omitzero"`
 	Protocol     Protocol `json:"protocol"`
-	Ports        []uint16 `json:"ports,omitempty"`
+	Ports        []uint16 `json:"ports,omitempty"` // single ones; see AllOfPorts
+	// PortRanges are those given as ranges, or AllPorts alone.
+	PortRanges []PortRange `json:"port_ranges,omitempty"`
 	// Allow are prefixes of the clients that may begin connections; none: all may.
 	Allow      []netip.Prefix `json:"allow,omitempty"`
 	Dispatch   Dispatch       `json:"dispatch"`
@@ -286,7 +290,8 @@ func (f *Fleet) Clone() Fleet {
 // Clone returns a copy that shares no memory with s.
 func (s *Service) Clone() Service {
 	clone := *s
-	clone.Ports, clone.Allow = slices.Clone(s.Ports), slices.Clone(s.Allow)
+	clone.MoreVIPs, clone.Allow = slices.Clone(s.MoreVIPs), slices.Clone(s.Allow)
+	clone.Ports, clone.PortRanges = slices.Clone(s.Ports), slices.Clone(s.PortRanges)
 	clone.Servers = slices.Clone(s.Servers)
 	clone.Health.Command = slices.Clone(s.Health.Command)
 	return clone

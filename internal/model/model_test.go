@@ -461,7 +461,7 @@ func TestDefaultsAreIdempotentAndValidateNeverPanics(t *testing.T) {
 		choice := rapid.SampledFrom([]uint8{0, 1, 2, 3, 4, 6, 17, 255})
 		for range rapid.IntRange(0, 3).Draw(t, "services") {
 			s := Service{Name: rapid.String().Draw(t, "name"), VIP: addresses.Draw(t, "vip"), Protocol: Protocol(choice.Draw(t, "protocol")),
-				Ports: rapid.SliceOf(rapid.Uint16()).Draw(t, "ports"), Dispatch: Dispatch(choice.Draw(t, "dispatch")),
+				MoreVIPs: rapid.SliceOfN(addresses, 0, 3).Draw(t, "more vips"), PortRanges: rapid.SliceOfN(anyRange, 0, 3).Draw(t, "ranges"), Ports: rapid.SliceOf(rapid.Uint16()).Draw(t, "ports"), Dispatch: Dispatch(choice.Draw(t, "dispatch")),
 				Affinity: Affinity(choice.Draw(t, "affinity")), Fallback: Fallback(choice.Draw(t, "fallback")),
 				CookieBits: rapid.Uint8Range(0, 20).Draw(t, "bits"), Forward: Forward(choice.Draw(t, "forward")),
 				Return: Return(choice.Draw(t, "return")), TableSlots: rapid.Uint32().Draw(t, "slots"),

@@ -13,6 +13,11 @@ func (m *MPTCP) Joins(port uint16) bool {
 	return m.FirstPort != 0 && port >= m.FirstPort && int(port) < int(m.FirstPort)+int(m.Ports)
 }
 
+// inRange reports whether one of them is in a range that a service names. Who has all ports leaves these to the servers.
+func (m *MPTCP) inRange(r PortRange) bool {
+	return m.FirstPort != 0 && r != AllPorts && int(r.First) < int(m.FirstPort)+int(m.Ports) && r.Last >= m.FirstPort
+}
+
 // validateMPTCP refuses where further subflows would not reach their server, or where nobody would hear of the port.
 func (s *Service) validateMPTCP(path string, found *findings) {
 	m := &s.MPTCP
@@ -31,15 +36,15 @@ func (s *Service) validateMPTCP(path string, found *findings) {
 	if last > 65535 {
 		found.add(at+".ports", fmt.Sprintf("use at most %d", 65536-int(m.FirstPort)), "the last port would be %d", last)
 	}
-	for i, port := range s.Ports {
-		if m.Joins(port) {
-			found.add(fmt.Sprintf("%s.ports[%d]", path, i), "give one of them other ports", "port %d is also one of mptcp's, %d to %d", port, m.FirstPort, last)
+	for i, ports := range s.AllOfPorts() {
+		if m.inRange(ports) {
+			found.add(fmt.Sprintf("%s.ports[%d]", path, i), "give one of them other ports", "port %d is also one of mptcp's, %d to %d", max(ports.First, m.FirstPort), m.FirstPort, last)
 		}
 	}
 	if s.Protocol != ProtocolTCP {
 		found.add(at, "remove it", "MPTCP is TCP, and the service is %s", s.Protocol)
 	}
-	if s.VIP.Is6() && !s.VIP.Is4In6() {
+	if vip := s.JoinVIP(); vip.Is6() && !vip.Is4In6() {
 		found.add(at, "give an IPv4 service of the same servers mptcp: connections over IPv6 join there, too",
 			"TCP's options have no room for an IPv6 address with a port beside timestamps, so that no client would hear of it")
 	}

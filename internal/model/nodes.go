@@ -100,8 +100,10 @@ func (f *Fleet) addressesInUse() map[netip.Addr]string {
 	}
 	for i := range f.Services {
 		s := &f.Services[i]
-		if nodes[s.VIP] {
-			used[s.VIP] = "the vip of service " + s.Name
+		for _, vip := range s.VIPs() {
+			if nodes[vip] {
+				used[vip] = "the vip of service " + s.Name
+			}
 		}
 		for j := range s.Servers {
 			if server := &s.Servers[j]; nodes[server.Address] {

@@ -121,15 +121,10 @@ func (f *Fleet) validateNames(found *findings) {
 }
 
 func (f *Fleet) validateVIPs(found *findings) {
-	type listener struct {
-		address  netip.Addr
-		protocol Protocol
-		port     uint16
-	}
-	listeners := make(map[listener]int)
-	vips := make(map[netip.Addr]string)
+	vips, count := make(map[netip.Addr]string), 0
 	prefixes := make(map[Prefix]string)
-	for i, s := range f.Services {
+	for i := range f.Services {
+		s := &f.Services[i]
 		if s.Functions() {
 			if other, taken := prefixes[s.Destinations]; taken {
 				found.add(fmt.Sprintf("services[%d].destinations", i), "give one of them other addresses", "service %s also has %s", other, s.Destinations)
@@ -137,18 +132,15 @@ func (f *Fleet) validateVIPs(found *findings) {
 			prefixes[s.Destinations] = s.Name
 			continue
 		}
-		vips[s.VIP] = s.Name
-		for j, port := range s.Ports {
-			at := listener{s.VIP, s.Protocol, port}
-			first, ok := listeners[at]
-			if ok && first != i {
-				found.add(fmt.Sprintf("services[%d].ports[%d]", i, j), "give one of them another vip or port",
-					"service %s also has %s port %d of %s", f.Services[first].Name, s.Protocol, port, s.VIP)
-				continue
-			}
-			listeners[at] = i
+		for _, vip := range s.VIPs() {
+			vips[vip] = s.Name
+			count++
 		}
 	}
+	if len(f.Services) <= MaxServices && count > MaxServices {
+		found.add("services", "split the fleet", "%d vips of services, at most %d fit", count, MaxServices)
+	}
+	f.validateListeners(found)
 	for i := range f.Services {
 		f.validateJoins(i, found)
 	}
@@ -168,13 +160,13 @@ func (f *Fleet) validateJoins(i int, found *findings) {
 	m := &s.MPTCP
 	for j := range f.Services {
 		other := &f.Services[j]
-		if m.FirstPort == 0 || j == i || other.VIP != s.VIP || other.Protocol != s.Protocol {
+		if m.FirstPort == 0 || j == i || !other.HasVIP(s.JoinVIP()) || other.Protocol != s.Protocol {
 			continue
 		}
-		both := other.MPTCP.FirstPort != 0 && (m.Joins(other.MPTCP.FirstPort) || other.MPTCP.Joins(m.FirstPort))
-		if both && j < i || slices.ContainsFunc(other.Ports, m.Joins) {
+		both := other.MPTCP.FirstPort != 0 && other.JoinVIP() == s.JoinVIP() && (m.Joins(other.MPTCP.FirstPort) || other.MPTCP.Joins(m.FirstPort))
+		if both && j < i || slices.ContainsFunc(other.AllOfPorts(), m.inRange) {
 			found.add(fmt.Sprintf("services[%d].mptcp.first_port", i), "give one of them other ports",
-				"service %s has some of the ports %d to %d of %s", other.Name, m.FirstPort, int(m.FirstPort)+int(m.Ports)-1, s.VIP)
+				"service %s has some of the ports %d to %d of %s", other.Name, m.FirstPort, int(m.FirstPort)+int(m.Ports)-1, s.JoinVIP())
 		}
 	}
 }

@@ -9,12 +9,7 @@ import (
 
 func (s *Service) validate(path string, found *findings) {
 	checkName(path+".name", s.Name, found)
-	if !s.Functions() {
-		checkAddress(path+".vip", s.VIP, found)
-	}
-	if s.VIP.IsLinkLocalUnicast() && s.VIP.Zone() == "" {
-		found.add(path+".vip", "use an address that routers forward to", "%s is a link-local address: clients beyond one link cannot reach it, and every host may have it", s.VIP)
-	}
+	s.validateVIPs(path, found)
 	s.validateValues(path, found)
 	s.validatePorts(path, found)
 	s.validateCombination(path, found)
@@ -50,23 +45,6 @@ func (s *Service) validateValues(path string, found *findings) {
 func checkChoice[E ~uint8](path string, names map[E]string, v E, found *findings) {
 	if _, ok := names[v]; !ok {
 		found.add(path, "use one of "+choices(names), "unknown value %d", uint8(v))
-	}
-}
-
-func (s *Service) validatePorts(path string, found *findings) {
-	if s.Functions() {
-		return
-	}
-	if len(s.Ports) == 0 || len(s.Ports) > MaxPorts {
-		found.add(path+".ports", fmt.Sprintf("give 1 to %d ports", MaxPorts), "%d ports", len(s.Ports))
-	}
-	for i, port := range s.Ports {
-		at := fmt.Sprintf("%s.ports[%d]", path, i)
-		if port == 0 {
-			found.add(at, "use 1 to 65535", "0 is not a port")
-		} else if slices.Contains(s.Ports[:i], port) {
-			found.add(at, "remove it", "port %d is listed twice", port)
-		}
 	}
 }
 
@@ -181,7 +159,7 @@ func (s *Service) validateServer(path string, server *Server, found *findings) {
 	}
 	if server.Port != 0 && s.Forward != ForwardNAT {
 		found.add(path+".port", "remove it, or use forward: nat", "only nat can change the port")
-	} else if server.Port != 0 && len(s.Ports) > 1 {
+	} else if server.Port != 0 && len(s.Ports)+len(s.PortRanges) > 1 {
 		found.add(path+".port", "make one service per port", "answers from port %d could belong to any of the service's %d ports", server.Port, len(s.Ports))
 	}
 }

@@ -138,14 +138,13 @@ func (a *Agent) Rekey(fleet *model.Fleet, have map[VIPKey]AgentRow) {
 	for i := range fleet.Services {
 		service := &fleet.Services[i]
 		a.keepJoins(fleet, service, have)
-		for _, port := range service.Ports {
-			key := vipKey(service.VIP, port, uint8(service.Protocol))
+		for _, key := range destinationsOf(service) {
 			row := have[key]
 			if _, served := a.Served[key]; served || row.Flags == 0 || row.CookieBits != service.CookieBits {
 				continue
 			}
 			row = row.Retired()
-			row.setKeys(fleet, service)
+			row.setKeys(fleet, service, key.VIP())
 			if service.Affinity.Cookies() {
 				row.IDBits = service.IDBits()
 			}
@@ -160,8 +159,8 @@ func (a *Agent) Place(have map[VIPKey]AgentRow) {
 	taken := map[uint16]bool{0: true}
 	for i := range a.Choices {
 		c := &a.Choices[i]
-		for _, port := range c.Service.Ports {
-			at := have[vipKey(c.Service.VIP, port, uint8(c.Service.Protocol))].Acceptance
+		for _, key := range destinationsOf(c.Service) {
+			at := have[key].Acceptance
 			if c.Acceptance == 0 && !taken[at] {
 				c.Acceptance, taken[at] = at, true
 			}
@@ -178,8 +177,7 @@ func (a *Agent) Place(have map[VIPKey]AgentRow) {
 				c.Acceptance = next
 			}
 		}
-		for _, port := range c.Service.Ports {
-			key := vipKey(c.Service.VIP, port, uint8(c.Service.Protocol))
+		for _, key := range destinationsOf(c.Service) {
 			row := a.Served[key]
 			row.Acceptance = c.Acceptance
 			a.Served[key] = row
@@ -213,8 +211,7 @@ func (a *Agent) Knows(fleet *model.Fleet, have map[VIPKey]AgentRow) bool {
 func (a *Agent) Keeps(fleet *model.Fleet, have map[VIPKey]AgentRow) error {
 	for i := range fleet.Services {
 		service := &fleet.Services[i]
-		for _, port := range service.Ports {
-			key := vipKey(service.VIP, port, uint8(service.Protocol))
+		for _, key := range destinationsOf(service) {
 			before, after := have[key], a.Served[key]
 			if before.Flags&AgentCookie == 0 || after.Flags == 0 || (before.Flags|after.Flags)&AgentHistory != 0 {
 				continue
@@ -232,11 +229,11 @@ func (a *Agent) Keeps(fleet *model.Fleet, have map[VIPKey]AgentRow) error {
 	return nil
 }
 
-func (r *AgentRow) setKeys(fleet *model.Fleet, service *model.Service) {
+func (r *AgentRow) setKeys(fleet *model.Fleet, service *model.Service, vip netip.Addr) {
 	r.CookieKey = [2]cookie.Key{}
 	r.EpochParity = uint8(fleet.Keys.Current & 1)
 	for epoch, key := range fleet.Keys.Cookie {
-		r.CookieKey[epoch&1] = cookie.ServiceKey(key, service.VIP, service.Protocol)
+		r.CookieKey[epoch&1] = cookie.ServiceKey(key, vip, service.Protocol)
 	}
 }
 
@@ -255,7 +252,6 @@ func (a *Agent) add(fleet *model.Fleet, service *model.Service, server *model.Se
 	if service.Affinity.Cookies() {
 		row.Flags = AgentCookie
 		row.CookieBits, row.IDBits = service.CookieBits, service.IDBits()
-		row.setKeys(fleet, service)
 		a.Marking = append(a.Marking, service.Name)
 	} else if service.Affinity == model.AffinityHistory {
 		row = AgentRow{Flags: AgentCookie | AgentHistory, CookieBits: HistoryBits}
@@ -273,13 +269,18 @@ func (a *Agent) add(fleet *model.Fleet, service *model.Service, server *model.Se
 		row.choose(&service.Choices.Accept, server)
 		a.Choices = append(a.Choices, AgentChoice{Service: service, Server: server})
 	}
-	for _, port := range service.Ports {
-		a.Served[vipKey(service.VIP, port, uint8(service.Protocol))] = row
+	for _, vip := range service.VIPs() {
+		if service.Affinity.Cookies() {
+			row.setKeys(fleet, service, vip)
+		}
+		for _, key := range destinationsAt(service, vip) {
+			a.Served[key] = row
+		}
+		a.Served[vipKey(vip, 0, 0)] = AgentRow{}
 	}
-	a.Served[vipKey(service.VIP, 0, 0)] = AgentRow{}
 	a.Direct = append(a.Direct, AgentService{service, server})
 	a.Addresses = append(a.Addresses, server.Address)
-	a.VIPs = append(a.VIPs, service.VIP)
+	a.VIPs = append(a.VIPs, service.VIPs()...)
 	for i := range service.Servers {
 		if other := service.Servers[i].Address; other != server.Address {
 			a.Stops = append(a.Stops, other)

@@ -26,8 +26,13 @@ func (t *Tables) views() views {
 	all := views{map[uint32]view{}, map[VIPKey]uint32{}}
 	for _, p := range t.services {
 		all.services[p.number] = view{p.image, maps.Clone(p.counters)}
+		for vip, other := range p.others {
+			image := p.image
+			image.row = p.image.others[vip]
+			all.services[other.number] = view{image, maps.Clone(p.counters)}
+		}
 		for _, key := range p.image.vips {
-			all.numbers[key] = p.number
+			all.numbers[key] = p.numberAt(key.VIP())
 		}
 		for key, id := range p.image.joins {
 			all.numbers[key] = p.number | uint32(id)<<joinShift
@@ -98,25 +103,30 @@ func (n *node) readAs(rt *rapid.T, key VIPKey, allBefore, allAfter views, from, 
 	row, _ := m.serviceRows.at(later(), number)
 	service, ok := m.services.at(later(), row)
 	blocks := rangeAt(m.blocks, step, service.TableBase, service.TableBlocks)
-	if row == 0 || !ok || service.Number != number || service.VIP != key.Address {
+	if row == 0 || !ok || service.VIPNumber != number || join == 0 && service.VIP != key.Address {
 		rt.Fatalf("%v leads to service %d, row %d, which says %d at %v", key, number, row, service.Number, service.VIP)
+	}
+	old, new := before, after // of the servers: those of a service whose address this is not yet, or no more, change as it does
+	if _, known := allBefore.services[number]; !known {
+		old = allBefore.services[service.Number]
+	}
+	if _, known := allAfter.services[number]; !known {
+		new = allAfter.services[service.Number]
 	}
 	if join != 0 {
 		at := later()
 		if row, _ := m.serverRows.at(at, service.IDsBase+uint32(join)); row == 0 || uint32(join) >= service.IDsCount {
-			if _, is := after.image.servers[join]; is {
+			if _, is := new.image.servers[join]; is {
 				rt.Fatalf("%v leads to server %d, which stays and is not found", key, join)
 			}
 			return // the packet is dropped: its server is forgotten
 		}
-		n.readServer(rt, service, join, before, after, at, later())
+		n.readServer(rt, service, join, old, new, at, later())
 		return
 	}
 	slots := rangeAt(m.slots, later(), service.SlotsBase, service.SlotsCount*uint32(service.Columns))
 	rounds := rangeAt(m.rounds, later(), service.RoundsBase, service.RoundsCount)
-	plain := service
-	plain.Number, plain.Row, plain.IDsBase, plain.IDsCount, plain.SlotsBase, plain.SlotsCount, plain.RoundsBase, plain.RoundsCount = 0, 0, 0, 0, 0, 0, 0, 0
-	plain.TableBase, plain.Allow = 0, 0
+	plain := service.unplaced(number)
 	allowed := sorted(m.allowedAt(later())[service.Allow])
 	matches := func(v view) bool {
 		return v.image.row == plain && slices.Equal(v.image.slots, slots) && slices.Equal(v.image.allow, allowed) &&
@@ -126,7 +136,7 @@ func (n *node) readAs(rt *rapid.T, key VIPKey, allBefore, allAfter views, from, 
 		rt.Fatalf("%v: a service that is neither the old nor the new one: %+v", key, plain)
 	}
 	for _, id := range idsIn(slots, steady(plain, rounds)) {
-		n.readServer(rt, service, id, before, after, later(), later())
+		n.readServer(rt, service, id, old, new, later(), later())
 	}
 	for _, block := range blocks {
 		if block.cleared == 0 || block.indexBits != service.IndexBits {

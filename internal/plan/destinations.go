@@ -10,7 +10,7 @@ func (t *Tables) destinations() (map[VIPKey]uint32, map[ReturnKey]uint64) {
 	vips, returns := maps.Clone(t.former), map[ReturnKey]uint64{}
 	for _, p := range t.services {
 		for _, key := range p.image.vips {
-			vips[key] = p.number
+			vips[key] = p.numberAt(key.VIP())
 			if _, functions := key.Functions(); !functions {
 				vips[key.address()] = t.rejecting[key.address()]
 			}

@@ -15,7 +15,7 @@ var policies = model.Dispatches()
 
 var testIDs = []uint16{1, 2, 3, 17, 40, 90}
 
-var testLimits = Limits{Services: 8, Servers: 64, ServerIDs: 4096, Slots: 1 << 13, Rounds: 1 << 12, Entries: 64 * 64}
+var testLimits = Limits{Services: 24, Servers: 64, ServerIDs: 4096, Slots: 1 << 13, Rounds: 1 << 12, Entries: 64 * 64}
 
 func testKeys(epochs ...uint32) model.Keys {
 	keys := model.Keys{Placement: [16]byte{1}, Cookie: map[uint32][16]byte{}}
@@ -112,6 +112,14 @@ func anyService(t *rapid.T, i int) Service {
 		s.Affinity, s.CookieBits, s.Table = model.AffinityTable, model.MaxCookieBits, anyTable(t)
 	} else if rapid.Bool().Draw(t, "mptcp") {
 		s.MPTCP = model.MPTCP{FirstPort: rapid.SampledFrom([]uint16{1000, 1020, 40000}).Draw(t, "first"), Ports: rapid.SampledFrom([]uint16{90, 1024}).Draw(t, "joins")}
+	}
+	if s.Return == model.ReturnDirect {
+		further := netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 15: byte(1 + i)})
+		s.MoreVIPs = rapid.SampledFrom([][]netip.Addr{nil, {further}, {vipAt(i + 50)}, {vipAt(i + 50), further}}).Draw(t, "vips")
+		if len(s.MoreVIPs) > 0 && rapid.Bool().Draw(t, "swapped") {
+			s.VIP, s.MoreVIPs[0] = s.MoreVIPs[0], s.VIP
+		}
+		s.PortRanges = rapid.SampledFrom([][]model.PortRange{nil, {{First: 100, Last: 200}}, {{First: 100, Last: 150}, {First: 180, Last: 300}}}).Draw(t, "ranges")
 	}
 	for _, id := range rapid.SliceOfNDistinct(rapid.SampledFrom(testIDs), 0, 6, rapid.ID).Draw(t, "ids") {
 		server := testServer(id)

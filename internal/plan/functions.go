@@ -13,8 +13,20 @@ func destinationsOf(s *model.Service) (keys []VIPKey) {
 	if s.Functions() {
 		return []VIPKey{vipKey(s.VIP, uint16(s.Destinations.Bits()), uint8(s.Protocol))}
 	}
+	for _, vip := range s.VIPs() {
+		keys = append(keys, destinationsAt(s, vip)...)
+	}
+	return keys
+}
+
+func destinationsAt(s *model.Service, vip netip.Addr) (keys []VIPKey) {
 	for _, port := range s.Ports {
-		keys = append(keys, vipKey(s.VIP, port, uint8(s.Protocol)))
+		keys = append(keys, vipKey(vip, port, uint8(s.Protocol)))
+	}
+	for _, r := range s.PortRanges {
+		key := vipKey(vip, r.First, uint8(s.Protocol))
+		key.Last = r.Last
+		keys = append(keys, key)
 	}
 	return keys
 }

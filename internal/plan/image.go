@@ -86,7 +86,9 @@ type Want struct {
 
 // image is the compiled form of a service: all but where in the tables it lies.
 type image struct {
-	row     ServiceRow // without number, bases and counts, but for those of blocks
+	row     ServiceRow // at the main VIP; without number, bases and counts, but for those of blocks
+	main    netip.Addr
+	others  map[netip.Addr]ServiceRow // at further VIPs
 	vips    []VIPKey
 	joins   map[VIPKey]uint16    // mptcp: ids of servers
 	servers map[uint16]ServerRow // without counter
@@ -196,7 +198,7 @@ func compileAll(want *Want, before []*published) []image {
 func compile(want *Want, s *Service, before *image) image {
 	configured := &s.Service
 	s = s.ofTier(&want.Tier).withoutOff()
-	img := image{row: serviceRow(&want.Keys, &s.Service), servers: map[uint16]ServerRow{}, returns: map[ReturnKey]returning{}}
+	img := image{row: serviceRow(&want.Keys, &s.Service), main: mainVIP(&s.Service, before), servers: map[uint16]ServerRow{}, returns: map[ReturnKey]returning{}}
 	img.configs = quicConfigs(&want.Keys, &s.Service)
 	img.row.layCookie(&want.Keys, configured, &want.Tier)
 	img.row.keepConnections(s, &want.Tier)
@@ -215,7 +217,25 @@ func compile(want *Want, s *Service, before *image) image {
 	img.table = tableOf(s)
 	img.row.Columns = uint8(img.table.shape.Columns)
 	img.slots = img.placeSlots(s, before)
+	img.row = img.row.at(&want.Keys, &s.Service, img.main)
+	for _, vip := range s.VIPs() {
+		if vip != img.main {
+			if img.others == nil {
+				img.others = map[netip.Addr]ServiceRow{}
+			}
+			img.others[vip] = img.row.at(&want.Keys, &s.Service, vip)
+		}
+	}
 	return img
+}
+
+// mainVIP is the address whose row a service's own number names: the one that it was before, also when the service has it no more, as packets to it
+// are under way yet.
+func mainVIP(s *model.Service, before *image) netip.Addr {
+	if before.main.IsValid() {
+		return before.main
+	}
+	return s.VIP
 }
 
 // placement is the policy that places what carries no cookie.

@@ -18,7 +18,7 @@ const joinShift = 16
 // Departs from Cheetah VI, where each subflow has a permutation of its own: the kernel announces one port to all clients, so that within an epoch a client
 // sees which of its connections share a server.
 func JoinPorts(keys *model.Keys, s *model.Service, epoch uint32) func(id uint16) uint16 {
-	key := cookie.Load([16]byte(cookie.Derive(keys.Cookie[epoch], cookie.ForJoins, s.VIP, 0, 16)))
+	key := cookie.Load([16]byte(cookie.Derive(keys.Cookie[epoch], cookie.ForJoins, s.JoinVIP(), 0, 16)))
 	half := s.MPTCP.PerEpoch()
 	first := s.MPTCP.FirstPort + uint16(epoch&1)*half
 	return func(id uint16) uint16 { return first + uint16(joinport.Permute(key, uint32(half), uint32(id-1))) }
@@ -36,7 +36,7 @@ func joins(want *Want, s *Service, servers map[uint16]ServerRow) (joins map[VIPK
 				if joins == nil {
 					joins = make(map[VIPKey]uint16, 2*len(servers))
 				}
-				joins[vipKey(s.VIP, port(id), uint8(s.Protocol))] = id
+				joins[vipKey(s.JoinVIP(), port(id), uint8(s.Protocol))] = id
 			}
 		}
 	}
@@ -70,7 +70,7 @@ func (a *Agent) addJoins(fleet *model.Fleet, service *model.Service, server *mod
 		if epoch == fleet.Keys.Current {
 			role = JoinAnnounced
 		}
-		a.addJoin(service, server.ID, Join{netip.AddrPortFrom(service.VIP, JoinPorts(&fleet.Keys, service, epoch)(server.ID)), epoch, role})
+		a.addJoin(service, server.ID, Join{netip.AddrPortFrom(service.JoinVIP(), JoinPorts(&fleet.Keys, service, epoch)(server.ID)), epoch, role})
 	}
 }
 
@@ -81,20 +81,20 @@ func (a *Agent) addJoin(service *model.Service, id uint16, join Join) {
 		row.Withheld = 1
 	}
 	a.Joins = append(a.Joins, join)
-	a.Served[vipKey(service.VIP, join.At.Port(), uint8(service.Protocol))] = row
+	a.Served[vipKey(service.JoinVIP(), join.At.Port(), uint8(service.Protocol))] = row
 }
 
 // keepJoins adds where subflows have joined this host while it was a server of a service that lives on elsewhere.
 func (a *Agent) keepJoins(fleet *model.Fleet, service *model.Service, have map[VIPKey]AgentRow) {
 	for key, row := range have {
 		port := binary.BigEndian.Uint16(key.Port[:])
-		if _, served := a.Served[key]; served || !service.MPTCP.Joins(port) || key != vipKey(service.VIP, port, uint8(service.Protocol)) ||
+		if _, served := a.Served[key]; served || !service.MPTCP.Joins(port) || key != vipKey(service.JoinVIP(), port, uint8(service.Protocol)) ||
 			row.ID == 0 || row.ID > service.MPTCP.PerEpoch() {
 			continue
 		}
 		for _, epoch := range fleet.Keys.Epochs() {
 			if JoinPorts(&fleet.Keys, service, epoch)(row.ID) == port {
-				a.addJoin(service, row.ID, Join{netip.AddrPortFrom(service.VIP, port), epoch, JoinLeft})
+				a.addJoin(service, row.ID, Join{netip.AddrPortFrom(service.JoinVIP(), port), epoch, JoinLeft})
 			}
 		}
 	}

@@ -51,13 +51,17 @@ func Restore(l Limits, r Reader) (*Tables, error) {
 			}
 			continue
 		}
-		p := byNumber[number]
+		service := r.Service(r.ServiceRow(number)).Number // that of its main VIP
+		p := byNumber[service]
 		if p == nil {
-			if p, err = t.restoreService(r, number); err != nil {
+			if p, err = t.restoreService(r, service); err != nil {
 				return nil, err
 			}
-			byNumber[number] = p
+			byNumber[service] = p
 			t.services = append(t.services, p)
+		}
+		if err := t.restoreVIP(r, p, key.VIP(), number); err != nil {
+			return nil, err
 		}
 		if join == 0 {
 			p.image.vips = append(p.image.vips, key)
@@ -84,6 +88,31 @@ func Restore(l Limits, r Reader) (*Tables, error) {
 	return t, nil
 }
 
+// restoreVIP finds out by what packets to an address of a service go.
+func (t *Tables) restoreVIP(r Reader, p *published, vip netip.Addr, number uint32) error {
+	if _, known := p.others[vip]; number == p.number || known {
+		return nil
+	}
+	other := doorway{number, r.ServiceRow(number)}
+	if !t.numbers.reserve(span{number, 1}) || !t.serviceRows.reserve(span{other.row, 1}) {
+		return fmt.Errorf("restore service %d: its address %s shares its row with another: detach and start afresh", p.number, vip)
+	}
+	if p.others == nil {
+		p.others, p.image.others = map[netip.Addr]doorway{}, map[netip.Addr]ServiceRow{}
+	}
+	p.others[vip], p.image.others[vip] = other, r.Service(other.row).unplaced(number)
+	return nil
+}
+
+// unplaced is a row without where everything lies. One that does not know its number, as those of earlier versions, is like no other, so that it
+// is written anew.
+func (row ServiceRow) unplaced(number uint32) ServiceRow {
+	row.VIPNumber ^= number
+	row.Number, row.Row, row.IDsBase, row.IDsCount, row.SlotsBase, row.SlotsCount, row.RoundsBase, row.RoundsCount = 0, 0, 0, 0, 0, 0, 0, 0
+	row.TableBase, row.QUICBase, row.Session, row.Allow = 0, 0, 0, 0
+	return row
+}
+
 func (t *Tables) restoreService(r Reader, number uint32) (*published, error) {
 	p := &published{number: number, row: r.ServiceRow(number), serverRow: map[uint16]uint32{}, counters: map[uint16]uint32{}}
 	row := r.Service(p.row)
@@ -101,10 +130,8 @@ func (t *Tables) restoreService(r Reader, number uint32) (*published, error) {
 	if !ok {
 		return nil, fmt.Errorf("restore service %d: its tables contradict each other: detach and start afresh", number)
 	}
-	row.Number, row.Row, row.IDsBase, row.IDsCount, row.SlotsBase, row.SlotsCount, row.RoundsBase, row.RoundsCount = 0, 0, 0, 0, 0, 0, 0, 0
 	session := row.Session
-	row.TableBase, row.QUICBase, row.Session, row.Allow = 0, 0, 0, 0
-	p.image = image{row: row, servers: map[uint16]ServerRow{}, returns: map[ReturnKey]returning{},
+	p.image = image{row: row.unplaced(number), main: addressOf(row.VIP), servers: map[uint16]ServerRow{}, returns: map[ReturnKey]returning{},
 		rounds: withoutCounters(r.Rounds(p.rounds.base, p.rounds.count), row.Classes)}
 	p.image.allow = sorted(t.unlisted[p.allowed.base])
 	delete(t.unlisted, p.allowed.base)

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"net/netip"
 	"slices"
 
 	"github.com/ballast-lb/ballast/internal/algo/slowstart"
@@ -32,30 +33,48 @@ func (t *Tables) newRound(p *published, words []uint64) (changes []Change, err e
 	if slices.Equal(words, p.image.rounds) {
 		return nil, nil
 	}
-	if !t.rounds.fits(uint32(len(words))) || !t.serviceRows.fits(1) {
+	rounds, rows, to, places, err := t.placesFor(words, 1+len(p.others))
+	if err != nil {
 		released := t.clone()
 		released.release()
-		if _, err := released.rounds.take(uint32(len(words))); err != nil {
-			return nil, err
-		}
-		if _, err := released.serviceRows.take(1); err != nil {
+		if rounds, rows, to, places, err = released.placesFor(words, 1+len(p.others)); err != nil {
 			return nil, err
 		}
 		t.release()
 		changes = append(changes, Grace{})
 	}
-	to, err := t.rounds.take(uint32(len(words)))
-	if err != nil {
-		return nil, err
-	}
-	row, err := t.serviceRows.take(1)
-	if err != nil {
-		return nil, err
-	}
+	t.rounds, t.serviceRows = rounds, rows
 	t.rounds.give(p.rounds)
-	t.serviceRows.give(span{p.row, 1})
-	p.rounds, p.row, p.image.rounds = to, row.base, words
-	return append(changes, WriteRounds{to.base, withCounters(words, 0, p.counters)}, WriteService{p.row, p.placed()}, PointService{p.number, p.row}), nil
+	p.rounds, p.image.rounds = to, words
+	changes = append(changes, WriteRounds{to.base, withCounters(words, 0, p.counters)})
+	point := func(content ServiceRow, number, before, row uint32) {
+		t.serviceRows.give(span{before, 1})
+		changes = append(changes, WriteService{row, p.placed(content, number, row)}, PointService{number, row})
+	}
+	point(p.image.row, p.number, p.row, places[0])
+	p.row = places[0]
+	for i, vip := range sortedKeys(p.others, netip.Addr.Compare) {
+		other := p.others[vip]
+		point(p.image.others[vip], other.number, other.row, places[1+i])
+		p.others[vip] = doorway{other.number, places[1+i]}
+	}
+	return changes, nil
+}
+
+// placesFor takes a range for turns and so many rows of services, from copies of the spaces, which are returned.
+func (t *Tables) placesFor(words []uint64, count int) (rounds, rows space, to span, places []uint32, err error) {
+	rounds, rows = t.rounds.clone(), t.serviceRows.clone()
+	if to, err = rounds.take(uint32(len(words))); err != nil {
+		return rounds, rows, to, nil, err
+	}
+	for range count {
+		row, err := rows.take(1)
+		if err != nil {
+			return rounds, rows, to, nil, err
+		}
+		places = append(places, row.base)
+	}
+	return rounds, rows, to, places, nil
 }
 
 // Weights returns the soft weights by which published services choose, by name, to go on with those of an earlier process. Services

@@ -19,12 +19,24 @@ import (
 
 // The rows have the layout of bpf/lb/state/service.h; tests of internal/linux/lb and server compare every field with BTF.
 
-// VIPKey is struct vip_key. A zero port and protocol stand for the address itself, a zero port and formerVIP for one that was a VIP.
-type VIPKey struct {
+// PortKey is struct vip_key. A zero port and protocol stand for the address itself, a zero port and formerVIP for one that was a VIP.
+type PortKey struct {
 	Address  [16]byte // IPv4: the first four bytes
 	Port     [2]byte  // network order
 	Protocol uint8
 	IPv6     uint8
+}
+
+// VIPKey is where packets come in: at one port or, with a Last, at consecutive ones, which lie in lists beside the map of keys (bpf/wire/port_ranges.h).
+type VIPKey struct {
+	PortKey
+	Last uint16 // 0: one port
+}
+
+// Ports are those of the key.
+func (k VIPKey) Ports() model.PortRange {
+	first := binary.BigEndian.Uint16(k.Port[:])
+	return model.PortRange{First: first, Last: max(first, k.Last)}
 }
 
 // formerVIP is FORMER_VIP.
@@ -33,8 +45,10 @@ const formerVIP = 255
 // VIPRejects is VIP_REJECTS: what an address leads to that refuses what none of its services takes.
 const VIPRejects = 1 << 31
 
-func (k VIPKey) address() VIPKey { return VIPKey{Address: k.Address, IPv6: k.IPv6} }
-func (k VIPKey) former() VIPKey  { return VIPKey{Address: k.Address, IPv6: k.IPv6, Protocol: formerVIP} }
+func (k VIPKey) address() VIPKey { return VIPKey{PortKey: PortKey{Address: k.Address, IPv6: k.IPv6}} }
+func (k VIPKey) former() VIPKey {
+	return VIPKey{PortKey: PortKey{Address: k.Address, IPv6: k.IPv6, Protocol: formerVIP}}
+}
 
 // VIP is the address.
 func (k VIPKey) VIP() netip.Addr {
@@ -42,6 +56,14 @@ func (k VIPKey) VIP() netip.Addr {
 		return netip.AddrFrom16(k.Address)
 	}
 	return netip.AddrFrom4([4]byte(k.Address[:4]))
+}
+
+// addressOf is the address of WireAddress: no IPv6 address that packets go to ends in twelve bytes of 0.
+func addressOf(wire [16]byte) netip.Addr {
+	if [12]byte(wire[4:]) == [12]byte{} {
+		return netip.AddrFrom4([4]byte(wire[:4]))
+	}
+	return netip.AddrFrom16(wire)
 }
 
 // ServiceRow is struct service.
@@ -86,7 +108,9 @@ type ServiceRow struct {
 	PlacedIPv4    [4]byte
 	PlacedPorts   uint16
 	_             uint16
-	_             [3]uint64
+	VIPNumber     uint32 // of the VIP
+	_             uint32
+	_             [2]uint64
 }
 
 // Flags of ServiceRow: enum service_flag.
@@ -109,21 +133,14 @@ func (r *ServiceRow) countsOpen() bool {
 // serviceRow is what a row says of the service alone.
 func serviceRow(keys *model.Keys, s *model.Service) ServiceRow {
 	row := ServiceRow{
-		PlacementKey: cookie.ServiceKey(keys.Placement, s.VIP, s.Protocol),
-		VIP:          WireAddress(s.VIP),
-		Dispatch:     uint8(s.Dispatch),
-		Affinity:     uint8(s.Affinity),
-		Forward:      uint8(s.Forward),
-		CookieBits:   s.CookieBits,
-		EpochParity:  uint8(keys.Current & 1),
+		Dispatch:    uint8(s.Dispatch),
+		Affinity:    uint8(s.Affinity),
+		Forward:     uint8(s.Forward),
+		CookieBits:  s.CookieBits,
+		EpochParity: uint8(keys.Current & 1),
 	}
 	if s.Affinity == model.AffinityQUIC {
 		row.QUICConfig = QUICConfigNumber(keys.Current)
-	}
-	row.placeBy(keys, s)
-	for epoch, fleet := range keys.Cookie {
-		key := cookie.ServiceKey(fleet, s.VIP, s.Protocol)
-		row.CookieHash[epoch&1] = siphash.Begin(key.K0, key.K1)
 	}
 	if s.Return == model.ReturnThrough {
 		row.Flags |= ServiceThrough
@@ -153,12 +170,24 @@ func serviceRow(keys *model.Keys, s *model.Service) ServiceRow {
 	return row
 }
 
+// at is the row at one of the service's addresses, which has keys of its own.
+func (row ServiceRow) at(keys *model.Keys, s *model.Service, vip netip.Addr) ServiceRow {
+	row.VIP = WireAddress(vip)
+	row.PlacementKey = cookie.ServiceKey(keys.Placement, vip, s.Protocol)
+	row.placeBy(keys, s, vip)
+	for epoch, fleet := range keys.Cookie {
+		key := cookie.ServiceKey(fleet, vip, s.Protocol)
+		row.CookieHash[epoch&1] = siphash.Begin(key.K0, key.K1)
+	}
+	return row
+}
+
 // placeBy says what of a flow places it. By its source clients have one place in all services of a VIP, which have one key for it then.
-func (row *ServiceRow) placeBy(keys *model.Keys, s *model.Service) {
+func (row *ServiceRow) placeBy(keys *model.Keys, s *model.Service, vip netip.Addr) {
 	key, ipv4, ipv6 := row.PlacementKey, 32, 128
 	row.PlacedPorts = math.MaxUint16
 	if s.BySource() {
-		key = cookie.ServiceKey(keys.Placement, s.VIP, 0)
+		key = cookie.ServiceKey(keys.Placement, vip, 0)
 		ipv4, ipv6, row.PlacedPorts = int(s.Placement.IPv4Prefix), int(s.Placement.IPv6Prefix), 0
 	}
 	row.PlacementHash = siphash.Begin(key.K0, key.K1)
@@ -263,7 +292,7 @@ func wirePort(port uint16) (out [2]byte) {
 }
 
 func vipKey(address netip.Addr, port uint16, protocol uint8) VIPKey {
-	key := VIPKey{Address: WireAddress(address), Port: wirePort(port), Protocol: protocol}
+	key := VIPKey{PortKey: PortKey{Address: WireAddress(address), Port: wirePort(port), Protocol: protocol}}
 	if address.Is6() {
 		key.IPv6 = 1
 	}

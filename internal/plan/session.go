@@ -64,7 +64,7 @@ func segmentSize(s *model.Service, servers map[uint16]ServerRow) uint16 {
 		}
 		least = min(least, room-Overhead(s, s.Servers[i].Address))
 	}
-	return uint16(least - ClientHeaders(s.VIP.Is6()))
+	return uint16(least - ClientHeaders(s.HasIPv6()))
 }
 
 // leaveSessions makes sessions of servers that cannot take them over begin again elsewhere: of those that are not healthy, and of removed ones, whose agents

@@ -76,11 +76,6 @@ func withRemedy(err error, images []image) error {
 	return err
 }
 
-// fits reports whether take would find a range.
-func (s *space) fits(count uint32) bool {
-	return count == 0 || slices.ContainsFunc(s.free, func(f span) bool { return f.count >= count })
-}
-
 // reserve takes a given range, for tables that are found in use. It reports whether the range was free.
 func (s *space) reserve(want span) bool {
 	if want.count == 0 {

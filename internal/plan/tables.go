@@ -58,6 +58,7 @@ type Tables struct {
 type published struct {
 	name                string
 	number, row         uint32
+	others              map[netip.Addr]doorway // of further VIPs
 	image               image
 	ids, slots, rounds  span
 	connections         span // blocks
@@ -90,8 +91,9 @@ func NewTables(l Limits) *Tables {
 // Place says where a service's counters are.
 type Place struct {
 	Number   uint32
-	Counters map[uint16]uint32 // server id -> counter index
-	Nodes    bool              // first tier: the ids are those of nodes of the second, not of servers
+	Numbers  map[netip.Addr]uint32 // by VIP: what its packets go by
+	Counters map[uint16]uint32     // server id -> counter index
+	Nodes    bool                  // first tier: the ids are those of nodes of the second, not of servers
 	Table    TablePlace
 }
 
@@ -100,7 +102,7 @@ type Place struct {
 func (t *Tables) Places() map[string]Place {
 	places := make(map[string]Place, len(t.services))
 	for _, s := range t.services {
-		places[s.name] = Place{Number: s.number, Counters: s.counters, Nodes: s.image.leadsToNodes(),
+		places[s.name] = Place{Number: s.number, Numbers: s.numbers(), Counters: s.counters, Nodes: s.image.leadsToNodes(),
 			Table: TablePlace{s.connections.base, s.connections.count, s.image.row.IndexBits}}
 	}
 	return places
@@ -146,7 +148,7 @@ func (t *Tables) clone() *Tables {
 	c.services = make([]*published, len(t.services))
 	for i, s := range t.services {
 		copied := *s
-		copied.serverRow, copied.counters = maps.Clone(s.serverRow), maps.Clone(s.counters)
+		copied.serverRow, copied.counters, copied.others = maps.Clone(s.serverRow), maps.Clone(s.counters), maps.Clone(s.others)
 		c.services[i] = &copied
 	}
 	c.named = byName(c.services)
@@ -220,8 +222,8 @@ func (u *update) run(want *Want) error {
 }
 
 // finder returns a function that finds the published service that s goes on from: of its name, or after a restart, when names
-// are not known, of one of its destinations. A service that moves to another address or protocol is a new one: its keys follow
-// from those, and packets to the old address must not meet the new keys.
+// are not known, of one of its destinations. A service that keeps none of its addresses, or moves to another protocol, is a new one: its
+// keys follow from those, and packets to the old address must not meet the new keys.
 func (t *Tables) finder() func(s *Service) *published {
 	names := byName(t.services)
 	byVIP := make(map[VIPKey]*published, len(t.services))
@@ -232,9 +234,8 @@ func (t *Tables) finder() func(s *Service) *published {
 	}
 	return func(s *Service) *published {
 		if p := names[s.Name]; p != nil {
-			listens := vipKey(s.VIP, 0, uint8(s.Protocol))
-			listens.Port = p.image.vips[0].Port
-			if listens == p.image.vips[0] {
+			kept := func(key VIPKey) bool { return key.Protocol == uint8(s.Protocol) && s.HasVIP(key.VIP()) }
+			if slices.ContainsFunc(p.image.vips, kept) {
 				return p
 			}
 			return nil
@@ -289,26 +290,18 @@ func (u *update) publish(p *published, img image) error {
 	}
 	u.countOpen(p, img, fresh)
 	p.image = img
-	if !fresh && !idsMoved && !tablesMoved && !configsMoved && !allowedMoved && before.image.row == img.row {
-		return nil
+	moved := fresh || idsMoved || tablesMoved || configsMoved || allowedMoved
+	if moved || before.image.row != img.row {
+		if p.row, err = u.publishRow(p, img.row, p.number, p.row); err != nil {
+			return err
+		}
 	}
-	row, err := t.serviceRows.take(1)
-	if err != nil {
-		return err
-	}
-	p.row = row.base
-	u.add(WriteService{p.row, p.placed()})
-	u.flips = append(u.flips, PointService{p.number, p.row})
-	if !fresh {
-		t.serviceRows.give(span{before.row, 1})
-	}
-	return nil
+	return u.publishOthers(p, before.image.others, moved)
 }
 
-// placed is the row with where everything lies.
-func (p *published) placed() ServiceRow {
-	row := p.image.row
-	row.Number, row.Row = p.number, p.row
+// placed is a row of the service with where everything lies.
+func (p *published) placed(row ServiceRow, vip, at uint32) ServiceRow {
+	row.Number, row.VIPNumber, row.Row = p.number, vip, at
 	row.IDsBase, row.IDsCount = p.ids.base, p.ids.count
 	row.RoundsBase, row.RoundsCount = p.rounds.base, p.rounds.count
 	row.SlotsBase, row.SlotsCount = p.slots.base, p.slots.count/uint32(row.Columns)
@@ -421,6 +414,9 @@ func (u *update) retire(p *published) {
 	u.after = append(u.after, PointService{p.number, 0})
 	t.numbers.give(span{p.number, 1})
 	t.serviceRows.give(span{p.row, 1})
+	for _, vip := range sortedKeys(p.others, netip.Addr.Compare) {
+		u.retireOther(p.others[vip])
+	}
 	t.slots.give(p.slots)
 	t.rounds.give(p.rounds)
 	t.blocks.give(p.connections)
@@ -450,7 +446,7 @@ func sortedKeys[K comparable, V any](m map[K]V, order func(a, b K) int) []K {
 }
 
 func vipOrder(a, b VIPKey) int {
-	return cmp.Or(slices.Compare(a.Address[:], b.Address[:]), slices.Compare(a.Port[:], b.Port[:]), cmp.Compare(a.Protocol, b.Protocol))
+	return cmp.Or(slices.Compare(a.Address[:], b.Address[:]), slices.Compare(a.Port[:], b.Port[:]), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Last, b.Last))
 }
 
 func returnOrder(a, b ReturnKey) int {

@@ -24,6 +24,8 @@ type Field[T any] struct {
 	More    string // what only the documents say
 	Values  string // where Value.Values does not say it well enough
 	Clear   bool   // an empty flag takes it away
+	Alone   string // of a list: what may stand in its place
+	Also    string // in the API's message: the field that holds the rest of it
 	Value[T]
 }
 
@@ -48,7 +50,7 @@ func (f *Field[T]) Allowed() string {
 // Section returns fields of a part of a T, in the section of that name.
 func Section[T, P any](name string, fields []Field[P], part func(*T) *P) (of []Field[T]) {
 	for _, f := range fields {
-		of = append(of, Field[T]{name + "." + f.Key, f.Doc, f.Default, f.More, f.Values, f.Clear, Value[T]{f.Unit, f.Value.Values, f.List,
+		of = append(of, Field[T]{name + "." + f.Key, f.Doc, f.Default, f.More, f.Values, f.Clear, f.Alone, f.Also, Value[T]{f.Unit, f.Value.Values, f.List,
 			func(target *T, text string) error { return f.Set(part(target), text) },
 			func(t *T) string { return f.Text(part(t)) },
 			func(to, from *T) { f.Copy(part(to), part(from)) },
@@ -104,6 +106,54 @@ func number[T any, N uint8 | uint16 | uint32](at func(*T) *N, unit string, least
 
 func address[T any](at func(*T) *netip.Addr) Value[T] {
 	return scalar(at, "address", "", model.ParseAddress, netip.Addr.String)
+}
+
+// vip is the one address of a service; of several, none.
+func vip() Value[service] {
+	return Value[service]{Unit: "address",
+		Set: func(s *service, text string) (err error) {
+			s.VIP, err = model.ParseAddress(text)
+			return err
+		},
+		Text: func(s *service) string {
+			if len(s.MoreVIPs) > 0 {
+				return "none"
+			}
+			return s.VIP.String()
+		},
+		Copy: func(to, from *service) { to.VIP, to.MoreVIPs = from.VIP, nil },
+	}
+}
+
+// vips are the addresses of a service, if they are several.
+func vips() Value[service] {
+	return Value[service]{Unit: "addresses", Values: fmt.Sprintf("1 to %d addresses", model.MaxVIPs), List: ",",
+		Set: func(s *service, text string) error {
+			address, err := model.ParseAddress(text)
+			if err != nil {
+				return err
+			}
+			return s.AddVIP(address)
+		},
+		Text: func(s *service) string {
+			if len(s.MoreVIPs) == 0 {
+				return "none"
+			}
+			return s.Where()
+		},
+		Copy: func(to, from *service) { to.VIP, to.MoreVIPs = from.VIP, slices.Clone(from.MoreVIPs) },
+	}
+}
+
+// ports are single ones, ranges, or all.
+func ports() Value[service] {
+	return Value[service]{Unit: "ports", Values: fmt.Sprintf("1 to %d ports or ranges (`30000-32767`), or `all`", model.MaxPorts), List: ",",
+		Set:  (*service).AddPorts,
+		Text: (*service).PortsText,
+		Copy: func(to, from *service) {
+			to.Ports, to.PortRanges = slices.Clone(from.Ports), slices.Clone(from.PortRanges)
+		},
+	}
 }
 
 func prefix[T any](at func(*T) *model.Prefix) Value[T] {

@@ -65,12 +65,15 @@ func inJSON(of reflect.Type, but ...string) (keys []string) {
 
 func TestEveryFieldOfTheModelIsDescribed(t *testing.T) {
 	for _, c := range []struct{ described, there []string }{
-		{keys(Service), inJSON(reflect.TypeFor[model.Service](), "servers")},
+		{keys(Service), inJSON(reflect.TypeFor[model.Service](), "servers", "port_ranges")}, // ports are both
 		{keys(Server), inJSON(reflect.TypeFor[model.Server]())},
 		{keys(Node), inJSON(reflect.TypeFor[model.Node]())},
 		{keys(Health), inJSON(reflect.TypeFor[model.Health]())},
 		{keys(Fleet), inJSON(reflect.TypeFor[model.Fleet](), "services", "nodes", "node_health")},
 	} {
+		if i := slices.Index(c.there, "more_vips"); i >= 0 {
+			c.there[i] = "vips" // with vip before them
+		}
 		if !slices.Equal(c.described, c.there) {
 			t.Errorf("described are %q, the model has %q", c.described, c.there)
 		}

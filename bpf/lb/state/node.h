@@ -30,7 +30,7 @@ inline_always void connection_of(struct connection_key *key, const struct packet
 	__builtin_memcpy(key->client, p->source, 16);
 	key->client_port = p->source_port;
 	key->service_port = p->destination_port;
-	key->service = service->number;
+	key->service = service->vip_number;
 }
 
 /* Connections whose FIN or RST passed with a cookie: their late RSTs have no timestamp. -> server id */

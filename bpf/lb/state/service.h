@@ -6,6 +6,7 @@
  * only after every program that could have seen it has ended.
  *
  *   vips: address, port, protocol -> service number      service_rows: number -> row of services
+ * Further VIPs of a service have numbers and rows of their own, which differ in their keys.
  *   services[row]:  ids -> server_rows -> servers        AllServers of Cheetah III-A: also draining and removed servers
  *                   rounds, slots                        VIPToServers: only who may get new connections
  */
@@ -72,7 +73,9 @@ struct service {
 	__be32 placed_ipv4;
 	__u16 placed_ports;
 	__u16 pad16;
-	__u64 pad64[3]; /* to a power of two: a row's offset is a shift */
+	__u32 vip_number; /* of its VIP, of several: tells their connections apart */
+	__u32 pad32;
+	__u64 pad64[2]; /* to a power of two: a row's offset is a shift */
 };
 _Static_assert(sizeof(struct service) == 256, "service");
 

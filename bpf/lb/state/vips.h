@@ -3,12 +3,14 @@
 #pragma once
 
 #include "wire/kernel.h"
+#include "wire/port_ranges.h"
 
 /* Above the number, the id of the server whose further subflows of MPTCP connections join at this port. 0: a port of
  * the service itself. */
 #define VIP_JOIN_SHIFT 16
 
-/* Port 0 and protocol 0 stand for the address itself, for echo requests, path errors and what no service takes: 0 or
+/* Port 0 and a protocol name the ranges of ports that services have there (wire/port_ranges.h).
+ * Port 0 and protocol 0 stand for the address itself, for echo requests, path errors and what no service takes: 0 or
  * VIP_REJECTS. Port 0 and FORMER_VIP stand for one that was a VIP and is none now. No packet has that protocol
  * (reserved by IANA) and is looked for. */
 #define FORMER_VIP 255
@@ -75,8 +77,7 @@ inline_always const struct vip_slot *find_vip_slot(__u64 destination)
 	return slot && slot->destination == destination ? slot : 0;
 }
 
-/* The number of the service of a destination. 0: not ours. */
-inline_always const __u32 *find_vip(const __be32 address[4], __be16 port, __u8 protocol, _Bool ipv6)
+inline_always const __u32 *find_vip_key(const __be32 address[4], __be16 port, __u8 protocol, _Bool ipv6)
 {
 	struct vip_key key = { .port = port, .protocol = protocol, .ipv6 = ipv6 };
 
@@ -88,4 +89,23 @@ inline_always const __u32 *find_vip(const __be32 address[4], __be16 port, __u8 p
 	}
 	__builtin_memcpy(key.address, address, 16);
 	return bpf_map_lookup_elem(&vips, &key);
+}
+
+/* The number of the service that has the port among others. 0: none. */
+inline_always const __u32 *find_vip_range(const __be32 address[4], __be16 port, __u8 protocol, _Bool ipv6)
+{
+	const __u32 *list = find_vip_key(address, 0, protocol, ipv6);
+	const struct port_range *range = list && *list & PORT_RANGES ? port_range_find(*list, port) : 0;
+
+	return range ? &range->value : 0;
+}
+
+/* The number of the service of a destination, which is an address alone or has a port. 0: not ours. */
+inline_always const __u32 *find_vip(const __be32 address[4], __be16 port, __u8 protocol, _Bool ipv6)
+{
+	const __u32 *number = find_vip_key(address, port, protocol, ipv6);
+
+	if (number)
+		return *number & PORT_RANGES ? 0 : number;
+	return port && port_ranges_used ? find_vip_range(address, port, protocol, ipv6) : 0;
 }

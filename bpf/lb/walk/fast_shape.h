@@ -88,6 +88,20 @@ inline_always struct packet fast_packet(const void *data, __u32 length, _Bool ip
 	return p;
 }
 
+/* The same of a port that is one of a range. The lists' key is found where it lies in a slot. */
+inline_always const __u32 *fast_range(const __u64 *destination, __be16 port, _Bool ipv6, __u8 protocol)
+{
+	const struct vip_slot *slot;
+	const struct port_range *range;
+
+	if (ipv6)
+		slot = find_vip_slot(vip_destination6(destination, 0, protocol));
+	else
+		slot = find_vip_slot(vip_destination(*(const __be32 *)destination, 0, protocol));
+	range = slot && slot->number & PORT_RANGES ? port_range_find(slot->number, port) : 0;
+	return range ? &range->fast : 0;
+}
+
 /* The row of the destination's service. *fast: see struct vip_slot. Rows of services with FAST_THROUGH or
  * FAST_REPLICATED are beyond the table, and set *more to those bits; but not in the programs for them. */
 inline_always const struct service *fast_service(const void *data, _Bool ipv6, __u8 protocol, volatile __u8 *more,
@@ -97,15 +111,17 @@ inline_always const struct service *fast_service(const void *data, _Bool ipv6, _
 	const __u64 *destination = data + FAST_IP + (ipv6 ? 24 : 16);
 	const struct service *service;
 	const struct vip_slot *slot;
+	const __u32 *word;
 	__u32 row;
 
 	if (ipv6)
 		slot = find_vip_slot(vip_destination6(destination, port, protocol));
 	else
 		slot = find_vip_slot((*destination & 0xffff0000ffffffff) | vip_destination(0, 0, protocol));
-	if (!slot)
+	word = slot ? &slot->fast : port_ranges_used ? fast_range(destination, port, ipv6, protocol) : 0;
+	if (!word)
 		return 0;
-	*fast = *(const volatile __u32 *)&slot->fast; /* once: it may flip */
+	*fast = *(const volatile __u32 *)word; /* once: it may flip */
 	row = (*fast & ~(!more ? FAST_OTHERS | FAST_THROUGH | FAST_REPLICATED : FAST_OTHERS)) >> FAST_ROW_SHIFT;
 	service = bpf_map_lookup_elem(&services, &row);
 	if (!service && more)

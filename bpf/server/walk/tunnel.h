@@ -41,7 +41,7 @@ inline_always enum agent_verdict recognise(struct xdp_md *ctx, struct tunnel *t,
 	key.ipv6 = p->ipv6;
 	key.port = p->destination_port;
 	key.protocol = p->destination_port ? p->protocol : 0;
-	if (parsed != PARSED || !(*row = bpf_map_lookup_elem(&served_rows, &key)))
+	if (parsed != PARSED || !(*row = served_row(&key)))
 		return PASSED_FOREIGN_TUNNEL;
 	if (!tunnel_lengths_agree(t, p, data, end))
 		return DROPPED_MALFORMED_TUNNEL;

@@ -86,12 +86,12 @@ func Decode(bits uint8, timestamp uint32, hash uint64) (id uint16) {
 	return (uint16(timestamp) ^ uint16(hash)) & idMask(bits)
 }
 
-// Reader returns what reads the id of a server from the timestamps that it sends to a client in a connection to one of the service's ports.
+// Reader returns what reads the id of a server from the timestamps that it sends to a client in a connection to one of the service's ports at vip.
 // known is false where no key of that epoch is. A table's index and node, which may stand above the id, are left out.
-func Reader(keys *model.Keys, s *model.Service) func(client netip.AddrPort, port uint16, timestamp uint32) (id uint16, known bool) {
+func Reader(keys *model.Keys, s *model.Service, vip netip.Addr) func(client netip.AddrPort, port uint16, timestamp uint32) (id uint16, known bool) {
 	byParity := map[uint32]Key{}
 	for epoch, key := range keys.Cookie {
-		byParity[epoch&1] = ServiceKey(key, s.VIP, s.Protocol)
+		byParity[epoch&1] = ServiceKey(key, vip, s.Protocol)
 	}
 	bits, ids := s.CookieBits, uint16(1)<<s.IDBits()-1
 	return func(client netip.AddrPort, port uint16, timestamp uint32) (uint16, bool) {

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"net/netip"
 	"reflect"
 	"slices"
 	"time"
@@ -118,26 +117,27 @@ func (s *Snapshot) Changes(n *fleet.Desired) (documents []store.Document, err er
 	for i := range n.Running.Services {
 		here[n.Running.Services[i].Name] = true
 	}
-	gone := map[netip.Addr][]string{} // a VIP is free before another service takes it
-	for _, name := range slices.Sorted(maps.Keys(s.Services)) {
-		if vip := s.Services[name].Service.VIP; !here[name] {
-			gone[vip] = append(gone[vip], name)
-		}
+	gone := map[string]bool{} // a VIP is free before another service takes it
+	for name := range s.Services {
+		gone[name] = !here[name]
 	}
-	remove := func(vip netip.Addr) {
-		for _, name := range gone[vip] {
+	remove := func(makesWay func(*model.Service) bool) {
+		for _, name := range slices.Sorted(maps.Keys(gone)) {
+			if !gone[name] || !makesWay(&s.Services[name].Service) {
+				continue
+			}
 			documents = append(documents, s.Delete(ServicesPrefix+name))
 			if key := HealthPrefix + name; s.Revisions[key] != 0 {
 				documents = append(documents, s.Delete(key))
 			}
+			gone[name] = false
 		}
-		delete(gone, vip)
 	}
 	for i := range n.Running.Services {
 		service := &n.Running.Services[i]
 		next := &Service{*service, removed[service.Name], n.Past[service.Name], files[service.Name]}
 		if before := s.Services[service.Name]; before == nil || !before.same(next) {
-			remove(service.VIP)
+			remove(service.SharesVIP)
 			if before != nil {
 				known := cmp.Or(s.Health[service.Name], &fleet.Unhealthy{})
 				if health := known.WithAdded(&before.Service, service); len(health.Down) != len(known.Down) {
@@ -147,9 +147,7 @@ func (s *Snapshot) Changes(n *fleet.Desired) (documents []store.Document, err er
 			put(ServicesPrefix+service.Name, next)
 		}
 	}
-	for _, vip := range slices.SortedFunc(maps.Keys(gone), netip.Addr.Compare) {
-		remove(vip)
-	}
+	remove(func(*model.Service) bool { return true })
 	return documents, err
 }
 

@@ -147,16 +147,17 @@ func (f *Fleet) MakesKeys() bool { return true }
 func (f *Fleet) checkVIPs(before map[netip.Addr]bool, fleet *model.Fleet) error {
 	var owners map[netip.Addr]string
 	for i := range fleet.Services {
-		vip := fleet.Services[i].VIP
-		if before[vip] {
-			continue
-		}
-		if owners == nil {
-			owners = f.o.Nodes.OwnAddresses()
-		}
-		if owner := owners[vip]; owner != "" {
-			return &model.Invalid{Path: fmt.Sprintf("services[%d].vip", i), Remedy: "use an address that no machine of the fleet has",
-				Problem: fmt.Sprintf("%s is the address of %s: load balancers would take its traffic for the service's", vip, owner)}
+		for _, vip := range fleet.Services[i].VIPs() {
+			if before[vip] {
+				continue
+			}
+			if owners == nil {
+				owners = f.o.Nodes.OwnAddresses()
+			}
+			if owner := owners[vip]; owner != "" {
+				return &model.Invalid{Path: fmt.Sprintf("services[%d].vip", i), Remedy: "use an address that no machine of the fleet has",
+					Problem: fmt.Sprintf("%s is the address of %s: load balancers would take its traffic for the service's", vip, owner)}
+			}
 		}
 	}
 	return nil
@@ -165,7 +166,9 @@ func (f *Fleet) checkVIPs(before map[netip.Addr]bool, fleet *model.Fleet) error 
 func vipsOf(fleet *model.Fleet) map[netip.Addr]bool {
 	vips := map[netip.Addr]bool{}
 	for i := range fleet.Services {
-		vips[fleet.Services[i].VIP] = true
+		for _, vip := range fleet.Services[i].VIPs() {
+			vips[vip] = true
+		}
 	}
 	return vips
 }

@@ -43,9 +43,11 @@ func (r *Reporter) FleetProblems() (problems []string) {
 	said := map[string]bool{}
 	for i := range fleet.Services {
 		s := &fleet.Services[i]
-		if vip := s.VIP.String(); !s.Functions() && by[vip] == 0 && !said[vip] {
-			said[vip] = true
-			problems = append(problems, fmt.Sprintf("VIP %s is announced by no connected load balancer: see `ballast ctl bgp show` or `ballast ctl l2 show` there", vip))
+		for _, address := range s.VIPs() {
+			if vip := address.String(); !s.Functions() && by[vip] == 0 && !said[vip] {
+				said[vip] = true
+				problems = append(problems, fmt.Sprintf("VIP %s is announced by no connected load balancer: see `ballast ctl bgp show` or `ballast ctl l2 show` there", vip))
+			}
 		}
 	}
 	return problems
@@ -63,8 +65,8 @@ func (r *Reporter) mtuProblems(fleet *model.Fleet) []string {
 			server := pathmtu.Server{Name: known.Server.Name, Device: receiver.Device, MTU: int(receiver.Mtu), Overhead: plan.Overhead(s, known.Server.Address),
 				Paths: r.o.Hub.Nodes.PathMTUs(known.Server.Address)}
 			if s.Protocol == model.ProtocolTCP {
-				server.Headers, server.Segment = plan.ClientHeaders(s.VIP.Is6()), int(receiver.Segment)
-				if s.VIP.Is6() {
+				server.Headers, server.Segment = plan.ClientHeaders(s.HasIPv6()), int(receiver.Segment)
+				if s.HasIPv6() {
 					server.Segment = int(receiver.Segment6)
 				}
 			}

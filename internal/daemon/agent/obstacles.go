@@ -72,7 +72,10 @@ func (r *reconciler) losses() (losses []*ballastv1.Loss) {
 	}
 	detached, _, none := r.programs.Obstacles()
 	for _, s := range r.serving.Wanted.Direct {
-		why := r.serving.Missing[s.Service.VIP]
+		why := ""
+		for _, vip := range s.Service.VIPs() {
+			why = cmp.Or(why, r.serving.Missing[vip])
+		}
 		if none && s.Service.Forward.Tunnels() {
 			why = cmp.Or(why, strings.Join(detached, "; "), "no device takes packets out of their tunnel")
 		}

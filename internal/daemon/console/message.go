@@ -7,7 +7,6 @@ import (
 	"math"
 	"net"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -288,11 +287,11 @@ func where(s *Service) string {
 	if s.Functions() {
 		return s.Where()
 	}
-	ports := make([]string, len(s.Ports))
-	for i, port := range s.Ports {
-		ports[i] = strconv.Itoa(int(port))
+	at := make([]string, 0, 1+len(s.MoreVIPs))
+	for _, vip := range s.VIPs() {
+		at = append(at, net.JoinHostPort(vip.String(), s.PortsText()))
 	}
-	return net.JoinHostPort(s.Where(), strings.Join(ports, ","))
+	return strings.Join(at, " ")
 }
 
 func serviceRows(v *View) []serviceRow {

@@ -43,17 +43,17 @@ func checkOwnListeners(o *Options, fleet *model.Fleet) error {
 		}
 		for i := range fleet.Services {
 			s := &fleet.Services[i]
-			if s.Protocol != model.ProtocolTCP || !slices.Contains(s.Ports, uint16(at.Port)) {
+			if s.Protocol != model.ProtocolTCP || !s.HasPort(uint16(at.Port)) {
 				continue
 			}
-			taken := s.VIP == at.AddrPort().Addr().Unmap()
+			taken := s.HasVIP(at.AddrPort().Addr().Unmap())
 			if at.IP == nil || at.IP.IsUnspecified() {
-				devices, err := netdev.InterfacesOf([]netip.Addr{s.VIP})
+				devices, err := netdev.InterfacesOf(s.VIPs())
 				taken = err == nil && len(devices) > 0
 			}
 			if taken {
 				return &model.Invalid{Path: fmt.Sprintf("services[%d].vip", i), Remedy: "give the service another vip or port, or the daemon another " + own.flag,
-					Problem: fmt.Sprintf("%s port %d is where this load balancer listens by %s: the service would take what is for it", s.VIP, at.Port, own.flag)}
+					Problem: fmt.Sprintf("%s port %d is where this load balancer listens by %s: the service would take what is for it", s.Where(), at.Port, own.flag)}
 			}
 		}
 	}
@@ -94,8 +94,11 @@ func takenFromHost(o *Options, now *dataplane.Snapshot) (problems []string) {
 	}
 	sources := now.Sources()
 	for i := range now.Running.Services {
-		if s := &now.Running.Services[i]; slices.Contains(sources, s.VIP) {
-			problems = append(problems, fmt.Sprintf("service %s: its VIP %s is this load balancer's own address, which tunnels come from: give the service another", s.Name, s.VIP))
+		s := &now.Running.Services[i]
+		for _, vip := range s.VIPs() {
+			if slices.Contains(sources, vip) {
+				problems = append(problems, fmt.Sprintf("service %s: its VIP %s is this load balancer's own address, which tunnels come from: give the service another", s.Name, vip))
+			}
 		}
 	}
 	return problems

@@ -63,7 +63,7 @@ func Targets(svc *model.Service) (targets []Target) {
 		if server.State == model.StateOff {
 			continue
 		}
-		vip := svc.VIP
+		vip := svc.VIPFor(server.Address)
 		if svc.Functions() { // whose addresses are nobody's own
 			vip = netip.Addr{}
 		}

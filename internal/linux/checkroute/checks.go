@@ -43,7 +43,7 @@ type Target struct {
 	Absent  bool      // the tables have no such server now: the load balancer's program cannot send to it, and the kernel sends all
 	// Ports are those that the server's agent takes TCP from a tunnel for: the service's, and what is checked instead of them if
 	// the agent knows of it. Others are checked straight, unless forward is l2: then without a look at the cookie. Nil: all are taken.
-	Ports []uint16
+	Ports []model.PortRange
 	// Owns tells whether the timestamp that the server has sent in a connection of client to port carries its own cookie. Nil: it has
 	// none to carry.
 	Owns func(client netip.AddrPort, port uint16, timestamp uint32) bool
@@ -98,8 +98,8 @@ type checkTarget struct {
 	devices []int // that its packets leave by
 	back    []int // that answers come by whose VIP the server's address takes the place of
 	mss     int
-	ports   []uint16 // nil: any
-	tunnel  bool     // packets are encapsulated: other ports than these stay in it
+	ports   []model.PortRange // nil: any
+	tunnel  bool              // packets are encapsulated: other ports than these stay in it
 	owns    func(client netip.AddrPort, port uint16, timestamp uint32) bool
 	placed  bool
 }
@@ -114,7 +114,7 @@ func (t *checkTarget) whyDirect(port uint16) string {
 
 // takes tells whether the server's agent knows the port.
 func (t *checkTarget) takes(port uint16) bool {
-	return t.ports == nil || slices.Contains(t.ports, port)
+	return t.ports == nil || model.InPorts(t.ports, port)
 }
 
 // path is written as it is.

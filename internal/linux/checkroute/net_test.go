@@ -262,7 +262,7 @@ func (n *checkNet) own(target *checkroute.Target, keys model.Keys, id func(serve
 			break
 		}
 	}
-	read := cookie.Reader(&keys, &service)
+	read := cookie.Reader(&keys, &service, service.VIP)
 	for i := range n.servers {
 		if target.Server == n.address(i, target.Server.Is6()) {
 			target.Owns = func(client netip.AddrPort, port uint16, timestamp uint32) bool {
@@ -342,7 +342,7 @@ func TestTheCookieOfAPortThatIsNotTheServicesIsNotLookedAt(t *testing.T) {
 		{plainPort, func(server int) uint16 { return uint16(2 - server) }, checkroute.ErrForeignCookie},
 	} {
 		n.set(vip, false, func(target *checkroute.Target) {
-			target.Forward, target.Ports = model.ForwardL2, []uint16{plainPort, securePort}
+			target.Forward, target.Ports = model.ForwardL2, []model.PortRange{{First: plainPort, Last: plainPort}, {First: securePort, Last: securePort}}
 			n.own(target, n.servers[0].fleet.Keys, test.id)
 		})
 		for i := range n.servers {

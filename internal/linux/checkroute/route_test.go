@@ -121,10 +121,14 @@ func TestChecksGoStraightWhereTheTunnelCannotSayAnything(t *testing.T) {
 	n.straight("a usual check", n.key(0), "")
 	n.straight("a server that was not named", checkroute.Key{Service: "web", ID: 99}, "not set up yet")
 	for _, forward := range []model.Forward{model.ForwardGUE, model.ForwardL2} {
-		n.set(vip, false, func(target *checkroute.Target) { target.Forward, target.Ports = forward, []uint16{securePort} })
+		n.set(vip, false, func(target *checkroute.Target) {
+			target.Forward, target.Ports = forward, []model.PortRange{{First: securePort, Last: securePort}}
+		})
 		n.straight("a port that the agent does not know, by "+forward.String(), n.key(0), map[model.Forward]string{model.ForwardGUE: "in the tunnel"}[forward])
 	}
-	n.set(vip, false, func(target *checkroute.Target) { target.Ports = []uint16{securePort, plainPort} })
+	n.set(vip, false, func(target *checkroute.Target) {
+		target.Ports = []model.PortRange{{First: plainPort, Last: plainPort}, {First: securePort, Last: securePort}}
+	})
 	n.straight("a port that the agent knows", n.key(0), "")
 	n.set(vip, false, func(target *checkroute.Target) { target.Forward = model.ForwardNAT })
 	n.straight("nat", n.key(0), "nat")

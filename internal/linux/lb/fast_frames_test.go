@@ -19,10 +19,11 @@ func anyFastFrame(w *world, random *rand.Rand) (frame []byte, name string) {
 		s = &w.want.Services[random.IntN(len(w.want.Services))]
 	}
 	client, tcp := netip.AddrFrom4([4]byte{203, 0, 113, byte(random.IntN(256))}), 34
-	if s.VIP.Is6() {
+	vip := s.VIPs()[random.IntN(1+len(s.MoreVIPs))]
+	if vip.Is6() {
 		client, tcp = netip.AddrFrom16([16]byte{0x20, 1, 7: byte(random.IntN(256)), 15: byte(random.IntN(256))}), 54
 	}
-	from := flow{netip.AddrPortFrom(client, uint16(random.Uint32())), netip.AddrPortFrom(s.VIP, s.Ports[random.IntN(len(s.Ports))])}
+	from := flow{netip.AddrPortFrom(client, uint16(random.Uint32())), netip.AddrPortFrom(vip, s.Ports[random.IntN(len(s.Ports))])}
 	if s.Protocol == model.ProtocolUDP && s.Affinity != model.AffinityQUIC {
 		return plainDatagram(random, from, tcp), s.Name
 	}

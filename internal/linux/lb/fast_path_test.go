@@ -92,6 +92,7 @@ func fastWorld(t *testing.T) *world {
 		}),
 		serviceOf("allow-quic", fastVIP(35), allowing(fastQUIC(model.QUICSinglePass, 0, model.ForwardIPIP))),
 		serviceOf("allow-udp", fastVIP(36), allowing(fastHash(fastDatagrams(model.ForwardIPIP)))),
+		serviceOf("vips", fastVIP(37), fastCookies(14, func(s *model.Service) { s.MoreVIPs = []netip.Addr{plus(vip6, 11), fastVIP(38), plus(vip6, 12)} })),
 		serviceOf("other", fastVIP(99), fastCookies(16, withServers(false, 1, 2, 3, 127, 30000))))
 	w.update(func(want *plan.Want) {
 		want.Keys = testKeys(1, 2)
@@ -120,20 +121,22 @@ func plus(address netip.Addr, n byte) netip.Addr {
 // goesFast reports whether a packet takes the fast path. Only that goes by the word in its service's slots: here it names a row with the servers of "other", or of "tagged-other".
 func (w *world) goesFast(frame []byte, name string) bool {
 	t, places := &w.lb.tables, w.tables.Places()
-	spare, number := uint32(len(t.services)-1), places[name].Number
-	row := w.lb.Service(w.lb.ServiceRow(number))
-	other := "other"
+	spare, other := uint32(len(t.services)-1), "other"
 	if strings.HasPrefix(name, "tagged") {
 		other = "tagged-other"
 	}
-	row.IDsBase = w.lb.Service(w.lb.ServiceRow(places[other].Number)).IDsBase
-	t.services[spare] = row
-	for _, slot := range w.lb.vipSlotsOf[number] {
-		if slot.fast != 0 {
-			slot.fast = spare<<4 | slot.fast&(15|7<<29)
+	for _, number := range places[name].Numbers {
+		row := w.lb.Service(w.lb.ServiceRow(number))
+		row.IDsBase = w.lb.Service(w.lb.ServiceRow(places[other].Number)).IDsBase
+		t.services[spare] = row
+		for _, slot := range w.lb.vipSlotsOf[number] {
+			if slot.fast != 0 {
+				slot.fast = spare<<4 | slot.fast&(15|7<<29)
+			}
 		}
+		spare--
+		defer w.lb.publishRow(number)
 	}
-	defer w.lb.publishRow(number)
 	before := w.serverTraffic(other)
 	w.runOnly(frame)
 	return !maps.Equal(before, w.serverTraffic(other))
@@ -376,17 +379,17 @@ func TestPlacesOfDestinationsFollowVIPsAfterAnInterruptedUpdate(t *testing.T) {
 			gone = key
 		}
 	}
-	slot, destination := w.lb.vipSlot(moved)
-	other, otherDestination := w.lb.vipSlot(gone)
+	slot, destination := w.lb.vipSlot(moved.PortKey)
+	other, otherDestination := w.lb.vipSlot(gone.PortKey)
 	if slot.destination != destination || slot.fast == 0 || other.destination != otherDestination {
 		t.Fatalf("no slots: %+v, %+v", slot, other)
 	}
 	const number = 7
 	t.Cleanup(func() { // the program is that of all tests
-		mustSet(errors.Join(w.lb.objects.Vips.Put(moved, vips[moved]), w.lb.objects.Vips.Put(gone, vips[gone]), w.lb.fillVIPSlot(gone, vips[gone]), w.lb.adoptVIPSlots()))
+		mustSet(errors.Join(w.lb.objects.Vips.Put(moved.PortKey, vips[moved]), w.lb.objects.Vips.Put(gone.PortKey, vips[gone]), w.lb.fillVIPSlot(gone.PortKey, vips[gone]), w.lb.adoptVIPSlots()))
 	})
-	mustSet(w.lb.objects.Vips.Put(moved, uint32(number)))
-	mustSet(w.lb.objects.Vips.Delete(gone))
+	mustSet(w.lb.objects.Vips.Put(moved.PortKey, uint32(number)))
+	mustSet(w.lb.objects.Vips.Delete(gone.PortKey))
 	w.lb.vipSlotsOf = map[uint32][]*vipSlot{}
 	mustSet(w.lb.adoptVIPSlots())
 	if slot.number != number || slot.fast != 0 || other.destination != 0 {

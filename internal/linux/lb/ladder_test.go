@@ -191,6 +191,7 @@ func TestAnySequenceOfPacketsGoesTheWayOfTheReference(t *testing.T) {
 		serviceOf("hash", netip.MustParseAddr("198.51.100.12"), func(s *model.Service) { s.Affinity, s.Forward = model.AffinityHash, model.ForwardGUE }),
 		tableOf("table", tableVIP, func(s *model.Service) { s.Table.IndexBits = 1 }), tableOf("table6", tableVIP6, nil),
 		serviceOf("local", localVIP, localTable(model.DispatchMaglev)),
+		serviceOf("several", severalVIP, severalOf(model.PortRange{First: 1000, Last: 2000})), serviceOf("rest", plus(vip6, 41), restOf),
 		serviceOf("srv6", plus(vip6, 4), segmented), serviceOf("srv64", netip.MustParseAddr("198.51.100.22"), segmented))
 	w.update(func(want *plan.Want) {
 		want.Keys = testKeys(1, 2)
@@ -213,8 +214,9 @@ func TestAnySequenceOfPacketsGoesTheWayOfTheReference(t *testing.T) {
 // anyFrame is a packet to one of the services, or nearly.
 func (w *world) anyFrame(rt *rapid.T) []byte {
 	s := rapid.SampledFrom(w.want.Services).Draw(rt, "service")
-	port := rapid.SampledFrom(append([]uint16{9}, s.Ports...)).Draw(rt, "port")
-	f := flowTo(s.VIP, port, rapid.IntRange(0, 2).Draw(rt, "client"))
+	port := rapid.SampledFrom(append([]uint16{9, 1000, 1500, 2000, 2001}, s.Ports...)).Draw(rt, "port")
+	vip := rapid.SampledFrom(s.VIPs()).Draw(rt, "vip")
+	f := flowTo(vip, port, rapid.IntRange(0, 2).Draw(rt, "client"))
 	payload := make([]byte, rapid.SampledFrom([]int{0, 1, 300, 1560, 1600}).Draw(rt, "payload"))
 	var segment []byte
 	protocol := byte(6)
@@ -228,11 +230,11 @@ func (w *world) anyFrame(rt *rapid.T) []byte {
 		segment = f.tcp(anyFlags(rt), anyOptions(rt, echo), payload)
 	}
 	if rapid.IntRange(0, 5).Draw(rt, "fragment") == 0 {
-		return fragmentOf(f.client.Addr(), s.VIP, protocol, rapid.Uint32Range(1, 3).Draw(rt, "fragment id"),
+		return fragmentOf(f.client.Addr(), vip, protocol, rapid.Uint32Range(1, 3).Draw(rt, "fragment id"),
 			rapid.SampledFrom([]int{0, 8, 1480}).Draw(rt, "offset"), rapid.Bool().Draw(rt, "more"), segment)
 	}
-	ip := ipPacket(f.client.Addr(), s.VIP, protocol, segment)
-	if !s.VIP.Is6() && rapid.Bool().Draw(rt, "may be fragmented") {
+	ip := ipPacket(f.client.Addr(), vip, protocol, segment)
+	if !vip.Is6() && rapid.Bool().Draw(rt, "may be fragmented") {
 		mayFragment(ip)
 	}
 	return ethernet(rapid.SampledFrom([]uint16{0, 5}).Draw(rt, "vlan"), ip)

@@ -21,6 +21,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/linux/connections"
 	"github.com/ballast-lb/ballast/internal/linux/pin"
+	"github.com/ballast-lb/ballast/internal/linux/portranges"
 	"github.com/ballast-lb/ballast/internal/linux/replicas"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
@@ -40,7 +41,8 @@ type LB struct {
 	tables     lbTables
 	adopted    bool
 	vipSlotsOf map[uint32][]*vipSlot // of service numbers
-	retired    sync.RWMutex          // held while a server's fast packets become its service's: readers count them once
+	ranges     *portranges.Lists
+	retired    sync.RWMutex // held while a server's fast packets become its service's: readers count them once
 	// displaced: places of vips were given up since the last grace period.
 	displaced bool
 	runInsert ebpf.RunOptions // of entries
@@ -108,7 +110,9 @@ func Open(dir string, limits plan.Limits) (*LB, error) {
 		}
 		return nil, fmt.Errorf("load the load balancer's program: %w", err)
 	}
-	err = lb.mapTables()
+	if err = lb.mapTables(); err == nil {
+		err = lb.openRanges()
+	}
 	if err == nil {
 		err = errors.Join(lb.adoptVIPSlots(), lb.enableThrough(), lb.enableReplicas(), lb.enableFunctions(), lb.enableSessions(), lb.FollowClock())
 	}

@@ -48,6 +48,9 @@ func synOptions() []byte {
 // cookieFor is a TSval that leads to a server: a clock value and the cookie for this flow.
 func (w *world) cookieFor(name string, f flow, id uint16, epoch uint32) uint32 {
 	s := service(&w.want, name)
+	if s.HasVIP(f.service.Addr()) {
+		s = atVIP(s, f.service.Addr())
+	}
 	return cookieUnder(w.want.Keys.Cookie[epoch], s, f, id, epoch)
 }
 

@@ -113,15 +113,27 @@ func takeNew(s *plan.Service) []model.Share {
 func (r *reference) vipService(address netip.Addr, port uint16, protocol byte) (s *plan.Service, isVIP bool) {
 	for i := range r.steered {
 		candidate := &r.steered[i]
-		if candidate.VIP != address {
+		if !candidate.HasVIP(address) {
 			continue
 		}
 		isVIP = true
-		if byte(candidate.Protocol) == protocol && (slices.Contains(candidate.Ports, port) || r.joinedAt(candidate, port) != 0) {
+		named := slices.Contains(candidate.Ports, port) || r.joinedAt(candidate, port) != 0
+		if byte(candidate.Protocol) == protocol && (named || port != 0 && candidate.HasPort(port) && (s == nil || candidate.PortRanges[0] != model.AllPorts)) {
 			s = candidate
 		}
 	}
+	if s != nil && s.VIP != address {
+		s = atVIP(s, address)
+	}
 	return s, isVIP
+}
+
+// atVIP is a service as packets to a further address of its see it: keys follow from the address.
+func atVIP(s *plan.Service, address netip.Addr) *plan.Service {
+	at := *s
+	at.VIP = address
+	at.MoreVIPs = slices.DeleteFunc(s.VIPs(), func(vip netip.Addr) bool { return vip == address })
+	return &at
 }
 
 // joinedAt is the server whose subflows join at a port of the service; 0: none.

@@ -17,7 +17,7 @@ func TestRowsAreThoseOfTheProgram(t *testing.T) {
 	rowtest.Same(t, plan.ServiceRow{}, lbService{})
 	rowtest.Same(t, plan.ServerRow{}, lbServer{})
 	rowtest.Same(t, history.Column{}, lbColumn{})
-	rowtest.Same(t, plan.VIPKey{}, lbVipKey{})
+	rowtest.Same(t, plan.PortKey{}, lbVipKey{})
 	rowtest.Same(t, plan.ReturnKey{}, lbReturnKey{})
 	rowtest.Same(t, plan.AllowedKey{}, lbAllowedKey{})
 	rowtest.Same(t, vipSlot{}, lbVipSlot{})

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/algo/history"
+	"github.com/ballast-lb/ballast/internal/linux/portranges"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
@@ -101,15 +102,18 @@ func (lb *LB) apply(change plan.Change) error {
 	case plan.PointService:
 		lb.writeLoads(c.Row)
 		atomic.StoreUint32(&t.serviceRows[c.Number].value, c.Row)
-		lb.publishRow(c.Number)
+		_, err := lb.publishRow(c.Number)
+		return err
 	case plan.SetVIP:
-		if err := o.Vips.Put(c.Key, c.Number); err != nil {
-			return err
+		if c.Key.Last != 0 {
+			return lb.ranges.Set(c.Key, c.Number)
 		}
-		return lb.fillVIPSlot(c.Key, c.Number)
+		return lb.setVIP(c.Key.PortKey, c.Number)
 	case plan.DeleteVIP:
-		lb.clearVIPSlot(c.Key)
-		return o.Vips.Delete(c.Key)
+		if c.Key.Last != 0 {
+			return lb.ranges.Delete(c.Key)
+		}
+		return lb.deleteVIP(c.Key.PortKey)
 	case plan.SetReturn:
 		if err := o.Returns.Put(c.Key, c.Value); err != nil {
 			return err
@@ -135,6 +139,34 @@ func (lb *LB) apply(change plan.Change) error {
 	return nil
 }
 
+// setVIP makes packets to a destination find its service, or the list of its ranges.
+func (lb *LB) setVIP(key plan.PortKey, number uint32) error {
+	if err := lb.objects.Vips.Put(key, number); err != nil {
+		return err
+	}
+	return lb.fillVIPSlot(key, number)
+}
+
+func (lb *LB) deleteVIP(key plan.PortKey) error {
+	lb.clearVIPSlot(key)
+	return lb.objects.Vips.Delete(key)
+}
+
+// openRanges takes over the ranges of ports of an earlier process.
+func (lb *LB) openRanges() error {
+	keys, err := readMap[plan.PortKey, uint32](lb.objects.Vips)
+	if err != nil {
+		return err
+	}
+	lb.ranges, err = portranges.New(lb.objects.PortRanges, lb.objects.PortRangesUsed, keys, func(key plan.PortKey, list uint32) error {
+		if list == 0 {
+			return lb.deleteVIP(key)
+		}
+		return lb.setVIP(key, list)
+	}, Grace, lb.fastRow)
+	return err
+}
+
 // vipSlot is struct vip_slot.
 type vipSlot struct {
 	destination  uint64
@@ -142,7 +174,7 @@ type vipSlot struct {
 }
 
 // vipSlot returns where a destination would lie and the word that stands for it there; nil where packets do not look.
-func (lb *LB) vipSlot(key plan.VIPKey) (slot *vipSlot, destination uint64) {
+func (lb *LB) vipSlot(key plan.PortKey) (slot *vipSlot, destination uint64) {
 	const golden = 0x9e3779b97f4a7c15
 	word := [8]byte{4: key.Protocol, 1, key.Port[0], key.Port[1]}
 	copy(word[:4], key.Address[:])
@@ -159,7 +191,7 @@ func (lb *LB) vipSlot(key plan.VIPKey) (slot *vipSlot, destination uint64) {
 }
 
 // fillVIPSlot lets packets find a destination that is in vips faster, unless its slot is another's.
-func (lb *LB) fillVIPSlot(key plan.VIPKey, number uint32) error {
+func (lb *LB) fillVIPSlot(key plan.PortKey, number uint32) error {
 	if isJoin(number) { // the slot may be that of a port of the service until now
 		lb.clearVIPSlot(key)
 		return nil
@@ -184,7 +216,7 @@ func (lb *LB) fillVIPSlot(key plan.VIPKey, number uint32) error {
 	atomic.StoreUint32(&slot.number, number)
 	number = serviceOfVIP(number)
 	atomic.StoreUint32(&slot.fast, lb.fastRow(number))
-	if number != 0 && !slices.Contains(lb.vipSlotsOf[number], slot) {
+	if number != 0 && !isList(number) && !slices.Contains(lb.vipSlotsOf[number], slot) {
 		lb.vipSlotsOf[number] = append(lb.vipSlotsOf[number], slot)
 	}
 	return nil
@@ -196,9 +228,15 @@ func isJoin(number uint32) bool { return serviceOfVIP(number) >= 1<<16 }
 // serviceOfVIP is the number of the service that a destination leads to; 0: it is the address itself.
 func serviceOfVIP(number uint32) uint32 { return number &^ plan.VIPRejects }
 
+// isList reports whether a destination is the ports that have no key of their own.
+func isList(number uint32) bool { return !isJoin(number) && number&portranges.Flag != 0 }
+
 // fastRow is what packets go by, from a destination of the service directly to its row; 0: no fast path has it.
 func (lb *LB) fastRow(number uint32) uint32 {
 	const rowShift, others, through, replicated = 4, 1 << 31, 1 << 30, 1 << 29 // FAST_ROW_SHIFT, FAST_OTHERS, FAST_THROUGH, FAST_REPLICATED
+	if isList(number) {
+		return 0
+	}
 	row := lb.ServiceRow(number)
 	s := lb.Service(row)
 	affinity, forward := model.Affinity(s.Affinity), model.Forward(s.Forward)
@@ -222,38 +260,51 @@ func (lb *LB) fastRow(number uint32) uint32 {
 }
 
 // publishRow makes the slots of a service name its row, and reports whether any did not.
-func (lb *LB) publishRow(number uint32) (changed bool) {
+func (lb *LB) publishRow(number uint32) (changed bool, err error) {
 	lb.vipSlotsOf[number] = slices.DeleteFunc(lb.vipSlotsOf[number], func(slot *vipSlot) bool { return slot.number != number })
 	for _, slot := range lb.vipSlotsOf[number] {
 		row := lb.fastRow(number)
 		changed = atomic.SwapUint32(&slot.fast, row) != row || changed
 	}
-	return changed
+	listed, err := lb.ranges.Refresh(number)
+	return changed || listed, err
 }
 
 // adoptVIPSlots finds the slots that an earlier process filled, and completes what it may not have come to: vips says what is.
 func (lb *LB) adoptVIPSlots() error {
-	vips, err := lb.VIPs()
+	vips, err := readMap[plan.PortKey, uint32](lb.objects.Vips)
 	if err != nil {
 		return err
 	}
-	changed := false
+	changed, ofLists := false, map[*vipSlot]bool{}
 	for key, number := range vips {
 		slot, destination := lb.vipSlot(key)
 		if slot == nil || slot.destination != destination || isJoin(number) {
 			continue
 		}
 		changed = atomic.SwapUint32(&slot.number, number) != number || changed
+		if ofLists[slot] = isList(number); ofLists[slot] {
+			continue
+		}
 		lb.vipSlotsOf[serviceOfVIP(number)] = append(lb.vipSlotsOf[serviceOfVIP(number)], slot)
 	}
 	for i := range lb.tables.vipSlots {
-		if slot := &lb.tables.vipSlots[i]; slot.destination != 0 && !slices.Contains(lb.vipSlotsOf[serviceOfVIP(slot.number)], slot) {
+		if slot := &lb.tables.vipSlots[i]; slot.destination != 0 && !ofLists[slot] && !slices.Contains(lb.vipSlotsOf[serviceOfVIP(slot.number)], slot) {
 			atomic.StoreUint64(&slot.destination, 0) // it is in vips no more
 			changed = true
 		}
 	}
+	numbers := map[uint32]bool{}
 	for number := range lb.vipSlotsOf {
-		changed = lb.publishRow(number) || changed
+		numbers[number] = true
+	}
+	lb.ranges.All(func(_ plan.VIPKey, number uint32) { numbers[number] = true })
+	for number := range numbers {
+		published, err := lb.publishRow(number)
+		if err != nil {
+			return err
+		}
+		changed = published || changed
 	}
 	if !changed {
 		return nil
@@ -261,7 +312,7 @@ func (lb *LB) adoptVIPSlots() error {
 	return Grace()
 }
 
-func (lb *LB) clearVIPSlot(key plan.VIPKey) {
+func (lb *LB) clearVIPSlot(key plan.PortKey) {
 	if slot, destination := lb.vipSlot(key); slot != nil && atomic.CompareAndSwapUint64(&slot.destination, destination, 0) {
 		lb.displaced = true
 	}
@@ -301,7 +352,18 @@ func (lb *LB) clearService(number uint32) error {
 
 // VIPs returns the published destinations.
 func (lb *LB) VIPs() (map[plan.VIPKey]uint32, error) {
-	return readMap[plan.VIPKey, uint32](lb.objects.Vips)
+	keys, err := readMap[plan.PortKey, uint32](lb.objects.Vips)
+	if err != nil {
+		return nil, err
+	}
+	vips := make(map[plan.VIPKey]uint32, len(keys))
+	for key, number := range keys {
+		if !isList(number) {
+			vips[plan.VIPKey{PortKey: key}] = number
+		}
+	}
+	lb.ranges.All(func(key plan.VIPKey, number uint32) { vips[key] = number })
+	return vips, nil
 }
 
 // Returns returns whose answers are recognised.

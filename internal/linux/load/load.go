@@ -64,9 +64,11 @@ type Service struct {
 	Name     string
 	Protocol model.Protocol // 0: TCP. Others have no connections
 	// VIP is the address that packets of the service have when they reach the sockets: with forward nat the server's own.
-	VIP      netip.Addr
-	Ports    []uint16
-	Followed bool // a policy goes by its load: samples are taken between reports
+	VIP        netip.Addr
+	MoreVIPs   []netip.Addr
+	Ports      []uint16
+	PortRanges []model.PortRange
+	Followed   bool // a policy goes by its load: samples are taken between reports
 	// ByConnections: the load that a policy goes by is that of connections. Where there can be none, only then is that a fault.
 	ByConnections bool
 }

@@ -2,6 +2,7 @@
 package load
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -10,6 +11,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // Specification constants (linux/inet_diag.h, linux/tcp_states.h), as far as package unix has none.
@@ -38,7 +41,27 @@ type targets struct {
 	services []Service
 	followed bool                   // any of them is
 	index    map[netip.AddrPort]int // in services
-	bytecode []byte                 // a filter for the kernel; nil: everything is listed and filtered here
+	ranges   map[netip.Addr][]ranged
+	bytecode []byte // a filter for the kernel; nil: everything is listed and filtered here
+}
+
+// ranged is a range of ports of a service.
+type ranged struct {
+	ports   model.PortRange
+	service int
+}
+
+// of returns the service whose socket has an address.
+func (t *targets) of(local netip.AddrPort) (i int, ok bool) {
+	if i, ok = t.index[local]; ok {
+		return i, true
+	}
+	for _, r := range t.ranges[local.Addr()] {
+		if r.ports.Contains(local.Port()) {
+			return r.service, true
+		}
+	}
+	return 0, false
 }
 
 // count is how many sockets there are of one service.
@@ -47,24 +70,45 @@ type count struct{ accepted, waiting uint32 }
 func (c count) total() float64 { return float64(c.accepted) + float64(c.waiting) }
 
 func newTargets(services []Service) *targets {
-	t := &targets{services: slices.Clone(services), index: make(map[netip.AddrPort]int)}
+	t := &targets{services: slices.Clone(services), index: make(map[netip.AddrPort]int), ranges: make(map[netip.Addr][]ranged)}
 	var addresses []netip.AddrPort
 	for i, service := range t.services {
 		t.services[i].Ports = slices.Clone(service.Ports)
 		t.followed = t.followed || service.Followed
-		for _, port := range service.Ports {
-			address := netip.AddrPortFrom(service.VIP.Unmap(), port)
-			if _, taken := t.index[address]; isTCP(service.Protocol) && !taken {
-				t.index[address] = i
-				addresses = append(addresses, address)
+		if !isTCP(service.Protocol) {
+			continue
+		}
+		for _, vip := range service.vips() {
+			for _, port := range service.Ports {
+				address := netip.AddrPortFrom(vip, port)
+				if _, taken := t.index[address]; !taken {
+					t.index[address] = i
+					addresses = append(addresses, address)
+				}
+			}
+			for _, ports := range service.PortRanges {
+				t.ranges[vip] = append(t.ranges[vip], ranged{ports, i})
 			}
 		}
 	}
-	t.bytecode = bytecode(addresses)
+	for _, list := range t.ranges { // who has all ports leaves those to others that they name
+		slices.SortStableFunc(list, func(a, b ranged) int { return cmp.Compare(b.ports.First, a.ports.First) })
+	}
+	if len(t.ranges) == 0 { // the filter knows no ranges
+		t.bytecode = bytecode(addresses)
+	}
 	return t
 }
 
-func (t *targets) any() bool { return len(t.index) > 0 }
+func (t *targets) any() bool { return len(t.index)+len(t.ranges) > 0 }
+
+// vips are the addresses that sockets of the service have.
+func (s *Service) vips() (vips []netip.Addr) {
+	for _, vip := range append([]netip.Addr{s.VIP}, s.MoreVIPs...) {
+		vips = append(vips, vip.Unmap())
+	}
+	return vips
+}
 
 // sockets lists the sockets of one network namespace.
 type sockets struct {
@@ -96,7 +140,7 @@ func (s *sockets) close() {
 func (s *sockets) count(t *targets, counts []count) error {
 	clear(counts)
 	return s.list(liveStates, t.bytecode, func(socket socket) {
-		i, ok := t.index[socket.local]
+		i, ok := t.of(socket.local)
 		switch {
 		case !ok:
 		case socket.inode == 0 && (socket.state == stateEstablished || socket.state == stateCloseWait):
@@ -121,14 +165,16 @@ func (s *sockets) unheard(t *targets) (lines []string, err error) {
 	}
 	for _, service := range t.services {
 		var silent []string
-		for _, port := range service.Ports {
+		for _, vip := range service.vips() {
 			any := netip.IPv4Unspecified()
-			if service.VIP.Unmap().Is6() {
+			if vip.Is6() {
 				any = netip.IPv6Unspecified()
 			}
-			address := netip.AddrPortFrom(service.VIP.Unmap(), port)
-			if isTCP(service.Protocol) && !heard[address] && !heard[netip.AddrPortFrom(any, port)] {
-				silent = append(silent, address.String())
+			for _, port := range service.Ports {
+				address := netip.AddrPortFrom(vip, port)
+				if isTCP(service.Protocol) && !heard[address] && !heard[netip.AddrPortFrom(any, port)] {
+					silent = append(silent, address.String())
+				}
 			}
 		}
 		if len(silent) > 0 {

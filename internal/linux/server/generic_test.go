@@ -119,7 +119,7 @@ func TestTunnelsWorkInGenericMode(t *testing.T) {
 func (r *rig) balance() (*lb.LB, *plan.Tables) {
 	r.t.Helper()
 	progtest.Check(r.t, r.agent.SetOwnAddresses([]netip.Addr{netip.MustParseAddr("10.8.0.2"), netip.MustParseAddr("fd08::2")}))
-	limits := plan.Limits{Services: 2, Servers: 16, ServerIDs: 1 << 16, Slots: 1 << 16, Rounds: 1 << 10}
+	limits := plan.Limits{Services: 8, Servers: 16, ServerIDs: 1 << 16, Slots: 1 << 16, Rounds: 1 << 10}
 	lb, err := lb.Open(r.pins(), limits)
 	progtest.Check(r.t, err)
 	r.t.Cleanup(func() { lb.Close() })

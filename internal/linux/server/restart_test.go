@@ -40,7 +40,7 @@ func TestNextProcessFinishesAChange(t *testing.T) {
 	first, err := Open(dir)
 	must(err)
 	must(first.SetStops(stops))
-	must(first.publish(plan.VIPKey{Port: [2]byte{0, 80}}, plan.AgentRow{ID: 1, Flags: plan.AgentCookie}))
+	must(first.publish(plan.VIPKey{PortKey: plan.PortKey{Port: [2]byte{0, 80}}}, plan.AgentRow{ID: 1, Flags: plan.AgentCookie}))
 	before := generation(first)
 	must(first.Close())
 

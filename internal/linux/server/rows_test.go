@@ -9,5 +9,5 @@ import (
 
 func TestRowsAreThoseOfTheProgram(t *testing.T) {
 	rowtest.Same(t, plan.AgentRow{}, serverServed{})
-	rowtest.Same(t, plan.VIPKey{}, serverServedKey{})
+	rowtest.Same(t, plan.PortKey{}, serverServedKey{})
 }

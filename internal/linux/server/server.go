@@ -15,6 +15,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/linux/link"
 	"github.com/ballast-lb/ballast/internal/linux/pin"
+	"github.com/ballast-lb/ballast/internal/linux/portranges"
 	"github.com/ballast-lb/ballast/internal/linux/verdict"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
@@ -31,6 +32,8 @@ var keptMaps = []string{"hold_backs", "exceptions", "columns", "translated", "tr
 // rowRest is how long a row that packets no longer find is left alone: one may still be reading it.
 const rowRest = time.Second
 
+var errTooMany = errors.New("publish a service: too many changes at once: try again in a second")
+
 // Server is the server role's programs with their maps. Its methods are not safe for concurrent use, but for Counters, SetLoad, Load, Live and Limit.
 type Server struct {
 	objects objects
@@ -39,7 +42,10 @@ type Server struct {
 	live    *ebpf.Program // counts living connections; nil: none does
 	rows    map[plan.VIPKey]servedRow
 	free    []freeRow
-	names   []string
+	ranges  *portranges.Lists
+	// rangesMoved is when a list of ranges was given up last.
+	rangesMoved time.Time
+	names       []string
 	// withoutXDP are devices that were attached to at tc alone.
 	withoutXDP map[int]bool
 }
@@ -109,28 +115,6 @@ func Open(dir string) (*Server, error) {
 	return server, nil
 }
 
-// readRows learns what an earlier process has published.
-func (s *Server) readRows() error {
-	used := map[uint32]bool{0: true} // row 0 is the zero row
-	var key plan.VIPKey
-	var index uint32
-	entries := s.objects.ServedRows.Iterate()
-	for entries.Next(&key, &index) {
-		row := servedRow{index: index}
-		if err := s.objects.ServedServices.Lookup(index, &row.row); err != nil {
-			return fmt.Errorf("read row %d of the served services: %w", index, err)
-		}
-		s.rows[key] = row
-		used[index] = true
-	}
-	for i := range s.objects.ServedServices.MaxEntries() {
-		if !used[i] {
-			s.free = append(s.free, freeRow{index: i})
-		}
-	}
-	return entries.Err()
-}
-
 // Served returns the rows that are published, by destination.
 func (s *Server) Served() map[plan.VIPKey]plan.AgentRow {
 	rows := make(map[plan.VIPKey]plan.AgentRow, len(s.rows))
@@ -146,6 +130,9 @@ func (s *Server) Serve(served map[plan.VIPKey]plan.AgentRow) (changes int, err e
 	want := make(map[plan.VIPKey]plan.AgentRow, len(served))
 	for key, have := range s.rows {
 		want[key] = have.row.Retired()
+		if row, covered := rangeOf(served, key); covered {
+			want[key] = row
+		}
 	}
 	for key, row := range served {
 		if have, ok := s.rows[key]; ok && row.Flags == 0 && have.row.Flags != 0 {
@@ -156,15 +143,20 @@ func (s *Server) Serve(served map[plan.VIPKey]plan.AgentRow) (changes int, err e
 	if err := s.beginAcceptances(want); err != nil {
 		return 0, err
 	}
-	for key, row := range want {
-		have, ok := s.rows[key]
-		if ok && have.row == row {
-			continue
+	if err := s.dropRanges(served, want); err != nil {
+		return 0, err
+	}
+	for _, still := range []bool{false, true} { // what is served comes before what was, where ranges have ports in common
+		for key, row := range want {
+			have, ok := s.rows[key]
+			if _, wanted := served[key]; wanted != still || ok && have.row == row {
+				continue
+			}
+			if err = s.publish(key, row); err != nil {
+				break
+			}
+			changes++
 		}
-		if err = s.publish(key, row); err != nil {
-			break
-		}
-		changes++
 	}
 	if changes > 0 {
 		err = errors.Join(err, s.turn(served), s.advance())
@@ -177,7 +169,7 @@ func (s *Server) publish(key plan.VIPKey, row plan.AgentRow) error {
 	index := uint32(0)
 	if row != (plan.AgentRow{}) {
 		if len(s.free) == 0 || time.Since(s.free[0].since) < rowRest {
-			return errors.New("publish a service: too many changes at once: try again in a second")
+			return errTooMany
 		}
 		index = s.free[0].index
 		if err := s.objects.ServedServices.Put(index, row); err != nil {
@@ -185,7 +177,13 @@ func (s *Server) publish(key plan.VIPKey, row plan.AgentRow) error {
 		}
 		s.free = s.free[1:]
 	}
-	if err := s.objects.ServedRows.Put(key, index); err != nil {
+	var err error
+	if key.Last != 0 {
+		err = s.ranges.Set(key, index)
+	} else {
+		err = s.objects.ServedRows.Put(key.PortKey, index)
+	}
+	if err != nil {
 		return fmt.Errorf("publish a served service: %w", err)
 	}
 	if old, ok := s.rows[key]; ok && old.index != 0 {

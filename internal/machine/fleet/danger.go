@@ -27,8 +27,11 @@ func Dangers(a, b *model.Fleet, unhealthy unhealthyOf) (lines []string) {
 		to := after[from.Name]
 		var gone []string
 		for _, port := range portsOfService(from) {
-			if !ports[served{from.VIP, from.Protocol, port}] {
-				gone = append(gone, fmt.Sprint(port))
+			lost := func(vip netip.Addr) bool {
+				return !slices.ContainsFunc(ports[served{vip, from.Protocol}], func(r model.PortRange) bool { return r.First <= port.First && port.Last <= r.Last })
+			}
+			if kept := slices.DeleteFunc(from.VIPs(), func(vip netip.Addr) bool { return to != nil && !to.HasVIP(vip) }); slices.ContainsFunc(kept, lost) {
+				gone = append(gone, portText(port))
 			}
 		}
 		switch {
@@ -70,22 +73,28 @@ func losesHealth(before, after []netip.Addr, service string, unhealthy unhealthy
 type served struct {
 	vip      netip.Addr
 	protocol model.Protocol
-	port     uint16
 }
 
-// portsOfService stands 0 for all.
-func portsOfService(s *model.Service) []uint16 {
+func portsOfService(s *model.Service) []model.PortRange {
 	if s.Functions() {
-		return []uint16{0}
+		return []model.PortRange{model.AllPorts}
 	}
-	return s.Ports
+	return s.AllOfPorts()
 }
 
-func portsOf(f *model.Fleet) map[served]bool {
-	ports := map[served]bool{}
+func portText(r model.PortRange) string {
+	if r.First == r.Last {
+		return fmt.Sprint(r.First)
+	}
+	return r.String()
+}
+
+func portsOf(f *model.Fleet) map[served][]model.PortRange {
+	ports := map[served][]model.PortRange{}
 	for i := range f.Services {
-		for _, port := range portsOfService(&f.Services[i]) {
-			ports[served{f.Services[i].VIP, f.Services[i].Protocol, port}] = true
+		s := &f.Services[i]
+		for _, vip := range s.VIPs() {
+			ports[served{vip, s.Protocol}] = append(ports[served{vip, s.Protocol}], portsOfService(s)...)
 		}
 	}
 	return ports
@@ -110,6 +119,15 @@ func serversTaking(s *model.Service) (addresses []netip.Addr) {
 	return addresses
 }
 
+func lostVIPs(from, to *model.Service) (lost []string) {
+	for _, vip := range from.VIPs() {
+		if !to.HasVIP(vip) {
+			lost = append(lost, vip.String())
+		}
+	}
+	return lost
+}
+
 func serviceDangers(from, to *model.Service, gone []string, unhealthy unhealthyOf) (lines []string) {
 	add := func(format string, values ...any) {
 		lines = append(lines, fmt.Sprintf("service "+to.Name+": "+format, values...))
@@ -125,8 +143,12 @@ func serviceDangers(from, to *model.Service, gone []string, unhealthy unhealthyO
 	}
 	nat := func(s *model.Service) bool { return s.Forward == model.ForwardNAT }
 	switch {
-	case from.VIP != to.VIP || from.Protocol != to.Protocol || from.Destinations != to.Destinations:
+	case !from.SharesVIP(to) || from.Protocol != to.Protocol || from.Destinations != to.Destinations:
 		add("vip or protocol changes: the connections that it has break")
+	case slices.ContainsFunc(from.VIPs(), func(vip netip.Addr) bool { return !to.HasVIP(vip) }):
+		add("%s goes: its connections end", strings.Join(lostVIPs(from, to), ", "))
+	case from.VIP != to.VIP && (from.Affinity == model.AffinityQUIC || from.Session == model.SessionTLS):
+		add("the first vip changes: connection ids and sessions of clients name no server any more")
 	case from.Affinity == model.AffinityCookie && to.Affinity == model.AffinityTable:
 		add("affinity cookie -> table cannot be taken back while it keeps its vip")
 	case from.Affinity != to.Affinity || from.Return != to.Return || nat(from) != nat(to):

@@ -199,7 +199,9 @@ func byName(f *model.Fleet) map[string]*model.Service {
 func Predecessors(running, next *model.Fleet) map[string][]*model.Service {
 	before, predecessors := map[netip.Addr][]*model.Service{}, map[string][]*model.Service{}
 	for i := range running.Services {
-		before[running.Services[i].VIP] = append(before[running.Services[i].VIP], &running.Services[i])
+		for _, vip := range running.Services[i].VIPs() {
+			before[vip] = append(before[vip], &running.Services[i])
+		}
 	}
 	named := byName(running)
 	for i := range next.Services {
@@ -207,9 +209,11 @@ func Predecessors(running, next *model.Fleet) map[string][]*model.Service {
 		if same := named[s.Name]; same != nil {
 			predecessors[s.Name] = append(predecessors[s.Name], same)
 		}
-		for _, old := range before[s.VIP] {
-			if old.Name != s.Name && takesOver(old, s) {
-				predecessors[s.Name] = append(predecessors[s.Name], old)
+		for _, vip := range s.VIPs() {
+			for _, old := range before[vip] {
+				if old.Name != s.Name && takesOver(old, s) && !slices.Contains(predecessors[s.Name], old) {
+					predecessors[s.Name] = append(predecessors[s.Name], old)
+				}
 			}
 		}
 	}
@@ -270,15 +274,19 @@ func (n *Desired) checkCookies(next *model.Fleet) error {
 	running := map[netip.Addr][]*model.Service{}
 	for i := range n.Running.Services {
 		s := &n.Running.Services[i]
-		running[s.VIP] = append(running[s.VIP], s)
+		for _, vip := range s.VIPs() {
+			running[vip] = append(running[vip], s)
+		}
 	}
 	for i := range next.Services {
-		for _, old := range running[next.Services[i].VIP] {
-			if !takesOver(old, &next.Services[i]) {
-				continue
-			}
-			if err := n.checkLayout(old, &next.Services[i]); err != nil {
-				return err
+		for _, vip := range next.Services[i].VIPs() {
+			for _, old := range running[vip] {
+				if !takesOver(old, &next.Services[i]) {
+					continue
+				}
+				if err := n.checkLayout(old, &next.Services[i]); err != nil {
+					return err
+				}
 			}
 		}
 	}
@@ -303,8 +311,7 @@ func KeysKept(before, next *model.Keys) error {
 // takesOver reports whether connections of before would be read as those of after, at the same VIP: it is the same service, or one under
 // another name.
 func takesOver(before, after *model.Service) bool {
-	shared := func(port uint16) bool { return slices.Contains(before.Ports, port) }
-	return before.Name == after.Name || before.Protocol == after.Protocol && slices.ContainsFunc(after.Ports, shared)
+	return before.Name == after.Name || before.Protocol == after.Protocol && after.SharesPort(before)
 }
 
 func (n *Desired) idInUse(s *model.Service, server *model.Server, r *Removed, predecessors []*model.Service) error {

@@ -54,6 +54,9 @@ func fieldFlags[T any, M proto.Message](cmd *cobra.Command, fields []schema.Fiel
 				return err
 			}
 			copyField(message.ProtoReflect(), encode(&given).ProtoReflect(), f.Key)
+			if f.Also != "" {
+				copyField(message.ProtoReflect(), encode(&given).ProtoReflect(), f.Also)
+			}
 			return nil
 		}
 		cmd.Flags().Var(&fieldFlag{f.Unit, f.Allowed(), set}, flagNames.Replace(f.Key), fieldUsage(&f))

@@ -5,10 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
@@ -88,7 +86,7 @@ func printServices(table *command.Table, all services) {
 	table.Row(head)
 	for i := range all.wanted {
 		s := &all.wanted[i]
-		ports := strings.Trim(fmt.Sprint(s.Ports), "[]")
+		ports := s.PortsText()
 		if s.Functions() {
 			ports = "all"
 		}
@@ -138,7 +136,7 @@ func put(c *ask.Control, exists bool, cmd *cobra.Command) *cobra.Command {
 		if exists && proto.Size(s) == 0 {
 			return nil, command.Usage("nothing to change is given: see `ballast ctl service set --help`")
 		}
-		for flag, given := range map[string]bool{"vip": s.Vip != "", "port": len(s.Ports) > 0} {
+		for flag, given := range map[string]bool{"vip": s.Vip != "" || len(s.Vips) > 0, "port": len(s.Ports)+len(s.PortRanges) > 0} {
 			if !exists && !given && s.Destinations == "" {
 				return nil, command.Usage("required flag \"%s\" not set: a service of network functions has --destinations instead", flag)
 			}

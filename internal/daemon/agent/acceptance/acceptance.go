@@ -69,7 +69,7 @@ func (a *Loads) Set(choices []plan.AgentChoice) {
 		switch c.Service.Choices.Accept.Load {
 		case model.AcceptByConnections:
 			a.counted = append(a.counted, c)
-			sockets = append(sockets, load.Service{Name: c.Service.Name, VIP: c.Service.VIP, Ports: c.Service.Ports})
+			sockets = append(sockets, load.Service{Name: c.Service.Name, VIP: c.Service.VIP, MoreVIPs: c.Service.MoreVIPs, Ports: c.Service.Ports, PortRanges: c.Service.PortRanges})
 		case model.AcceptByEndpoint:
 			url, err := poll.URL(c.Service.Load.Endpoint, c.Server.Address)
 			if err != nil {

@@ -165,10 +165,10 @@ func (s *Serving) count(fleet *model.Fleet) {
 		if server == nil {
 			continue
 		}
-		at := load.Service{Name: service.Name, Protocol: service.Protocol, VIP: service.VIP, Ports: service.Ports, Followed: s.byFile || service.FollowsAgents(),
+		at := load.Service{Name: service.Name, Protocol: service.Protocol, VIP: service.VIP, MoreVIPs: service.MoreVIPs, Ports: service.Ports, PortRanges: service.PortRanges, Followed: s.byFile || service.FollowsAgents(),
 			ByConnections: service.FollowsAgents() && service.Load.Source == model.LoadConnections}
 		if service.Forward == model.ForwardNAT {
-			at.VIP = server.Address
+			at.VIP, at.MoreVIPs = server.Address, nil
 			if server.Port != 0 {
 				at.Ports = []uint16{server.Port}
 			}

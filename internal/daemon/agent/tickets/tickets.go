@@ -162,7 +162,8 @@ func (t *Tickets) seeListeners() {
 	}
 	for _, s := range t.Services {
 		for _, port := range s.Service.Ports {
-			if mptcp.ListensAt(list, netip.AddrPortFrom(s.Service.VIP, port)) {
+			listens := func(vip netip.Addr) bool { return mptcp.ListensAt(list, netip.AddrPortFrom(vip, port)) }
+			if slices.ContainsFunc(s.Service.VIPs(), listens) {
 				t.multipath = append(t.multipath, fmt.Sprintf("service %s: port %d: %s", s.Service.Name, port, server.RefusesMultipath))
 			}
 		}

@@ -38,8 +38,10 @@ func New(instance string, keep bool, log *slog.Logger) *Tracking {
 func (t *Tracking) Set(services []plan.AgentService) {
 	t.wanted = nil
 	for _, s := range services {
-		for _, port := range s.Service.Ports {
-			t.wanted = append(t.wanted, netip.AddrPortFrom(s.Service.VIP, port))
+		for _, vip := range s.Service.VIPs() {
+			for _, port := range s.Service.Ports {
+				t.wanted = append(t.wanted, netip.AddrPortFrom(vip, port))
+			}
 		}
 	}
 	slices.SortFunc(t.wanted, netip.AddrPort.Compare)

@@ -27,15 +27,17 @@ func (j *Judge) Wanted(state *dataplane.Snapshot, always bool, delay time.Durati
 		if s.Functions() {
 			continue // prefixes of the world, not of this load balancer
 		}
-		prefix := netip.PrefixFrom(s.VIP, s.VIP.BitLen())
 		why := ""
 		if !always {
 			if why = cannotCarry(state, s); why == "" && s.Replicated() && j.Ring != nil {
 				why = j.Ring()
 			}
 		}
-		if before, known := w.VIPs[prefix]; !known || before != "" { // one service of a VIP is enough
-			w.VIPs[prefix] = why
+		for _, vip := range s.VIPs() {
+			prefix := netip.PrefixFrom(vip, vip.BitLen())
+			if before, known := w.VIPs[prefix]; !known || before != "" { // one service of a VIP is enough
+				w.VIPs[prefix] = why
+			}
 		}
 	}
 	if !always && j.Refuses != nil {
@@ -53,14 +55,17 @@ func (j *Judge) Wanted(state *dataplane.Snapshot, always bool, delay time.Durati
 func withdrawLost(state *dataplane.Snapshot, w *announce.Wanted, refuses func(ifindex uint32) string) {
 	for i := range state.Running.Services {
 		s := &state.Running.Services[i]
-		prefix, receiver := netip.PrefixFrom(s.VIP, s.VIP.BitLen()), s
+		receiver := s
 		if state.SendsToNodes(s) {
 			receiver = state.SecondTier()
 		}
-		if why, known := w.VIPs[prefix]; !known || why != "" || receiver == nil {
-			continue
+		for _, vip := range s.VIPs() {
+			prefix := netip.PrefixFrom(vip, vip.BitLen())
+			if why, known := w.VIPs[prefix]; !known || why != "" || receiver == nil {
+				continue
+			}
+			w.VIPs[prefix] = state.Lost(receiver, refuses)
 		}
-		w.VIPs[prefix] = state.Lost(receiver, refuses)
 	}
 }
 

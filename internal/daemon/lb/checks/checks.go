@@ -169,9 +169,9 @@ func (c *Checks) Follow(tables *dataplane.Tables) {
 				continue
 			}
 			ways[checkroute.Key{Service: s.Name, ID: target.ID}] = checkroute.Target{
-				VIP: s.VIP, Server: target.Address, Forward: s.Forward, Return: s.Return, Path: now.Paths[target.Address],
-				Number: now.Places[s.Name].Number, ID: target.ID,
-				Ports: s.CheckedPorts(target.Address, now.Running.Services), Owns: owns(target.ID), Placed: s.Dispatch.Placed(),
+				VIP: target.VIP, Server: target.Address, Forward: s.Forward, Return: s.Return, Path: now.Paths[target.Address],
+				Number: now.Places[s.Name].Numbers[target.VIP], ID: target.ID,
+				Ports: s.CheckedPorts(target.Address, now.Running.Services), Owns: owns(target.VIP, target.ID), Placed: s.Dispatch.Placed(),
 			}
 		}
 	}
@@ -200,13 +200,17 @@ func direct(t *check.Target, now *dataplane.Snapshot, place plan.Place) checkrou
 	return checkroute.Target{Server: t.Address, Path: now.Paths[t.Address], Number: place.Number, ID: t.ID}
 }
 
-// cookieOwner returns, for a server's id, what recognises its cookie in its timestamps; nil: the service's servers write none.
-func cookieOwner(keys *model.Keys, s *model.Service) func(id uint16) func(client netip.AddrPort, port uint16, timestamp uint32) bool {
+// cookieOwner returns, for one of its vips and a server's id, what recognises its cookie in its timestamps; nil: the service's servers write none.
+func cookieOwner(keys *model.Keys, s *model.Service) func(vip netip.Addr, id uint16) func(client netip.AddrPort, port uint16, timestamp uint32) bool {
 	if !serversMark(s) {
-		return func(uint16) func(netip.AddrPort, uint16, uint32) bool { return nil }
+		return func(netip.Addr, uint16) func(netip.AddrPort, uint16, uint32) bool { return nil }
 	}
-	read := cookie.Reader(keys, s)
-	return func(id uint16) func(netip.AddrPort, uint16, uint32) bool {
+	readers := map[netip.Addr]func(netip.AddrPort, uint16, uint32) (uint16, bool){}
+	for _, vip := range s.VIPs() {
+		readers[vip] = cookie.Reader(keys, s, vip)
+	}
+	return func(vip netip.Addr, id uint16) func(netip.AddrPort, uint16, uint32) bool {
+		read := readers[vip]
 		return func(client netip.AddrPort, port uint16, timestamp uint32) bool {
 			found, known := read(client, port, timestamp)
 			return known && found == id

@@ -161,7 +161,7 @@ func (s *State) Receiver(address netip.Addr) string {
 func (s *State) IPv6Needs(address netip.Addr) (mtu uint16) {
 	has := func(server model.Server) bool { return server.Address == address }
 	for i := range s.Running.Services {
-		if service := &s.Running.Services[i]; service.VIP.Is6() && slices.ContainsFunc(service.Servers, has) {
+		if service := &s.Running.Services[i]; service.HasIPv6() && slices.ContainsFunc(service.Servers, has) {
 			mtu = max(mtu, 1280+uint16(plan.Overhead(service, address)))
 		}
 	}

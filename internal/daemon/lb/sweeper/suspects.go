@@ -135,8 +135,8 @@ func (k *Sweeper) SetSuspect(r *http.Request) (any, error) {
 		if service.Table.Scrubber == "" {
 			return nil, "", api.BadRequest("service %s has no scrubber: name one of its servers as its table's scrubber, with weight 0", s.Service)
 		}
-		if s.Client.Addr().Is6() != service.VIP.Is6() {
-			return nil, "", api.BadRequest("the clients of service %s come by the family of its VIP %s, %s is %s", s.Service, service.VIP, s.Client, family(s.Client))
+		if s.Client.Addr().Is6() && !service.HasIPv6() || s.Client.Addr().Is4() && !service.HasIPv4() {
+			return nil, "", api.BadRequest("the clients of service %s come by the family of its VIP %s, %s is %s", s.Service, service.Where(), s.Client, family(s.Client))
 		}
 		added := Suspect{Service: s.Service, Client: s.Client}
 		changes = fmt.Sprintf("service %s: suspect %s visits scrubber %s", s.Service, s.Client, service.Table.Scrubber)

@@ -120,7 +120,7 @@ func (h held) list() {
 func (h held) table(s *model.Service, place plan.Place) *table {
 	t := &table{
 		service: s.Name, number: place.Number, servers: map[uint16]string{}, counts: h.countsOf(s.Name, place.Table),
-		Table: connections.Table{TablePlace: place.Table, IPv6: s.VIP.Is6()},
+		Table: connections.Table{TablePlace: place.Table, IPv6: s.HasIPv6()},
 		rules: connections.SweepRules{Limits: conntable.LimitsOf(time.Duration(s.Table.IdleTimeout))},
 	}
 	for _, servers := range [][]model.Server{h.now.Lingering(s.Name), s.Servers} {

@@ -1,0 +1,110 @@
+// What an earlier process has published, and ranges of ports.
+package server
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/linux/portranges"
+	"github.com/ballast-lb/ballast/internal/plan"
+)
+
+// readRows learns what an earlier process has published.
+func (s *Server) readRows() error {
+	used := map[uint32]bool{0: true} // row 0 is the zero row
+	keys := map[plan.PortKey]uint32{}
+	var key plan.PortKey
+	var index uint32
+	entries := s.objects.ServedRows.Iterate()
+	for entries.Next(&key, &index) {
+		keys[key] = index
+	}
+	err := entries.Err()
+	if err == nil {
+		s.ranges, err = portranges.New(s.objects.PortRanges, s.objects.PortRangesUsed, keys, s.pointRange, s.restRanges, nil)
+	}
+	if err != nil {
+		return fmt.Errorf("read the served services: %w", err)
+	}
+	published := make(map[plan.VIPKey]uint32, len(keys))
+	for key, index := range keys {
+		if index&portranges.Flag == 0 {
+			published[plan.VIPKey{PortKey: key}] = index
+		}
+	}
+	s.ranges.All(func(key plan.VIPKey, index uint32) { published[key] = index })
+	for key, index := range published {
+		row := servedRow{index: index}
+		if err := s.objects.ServedServices.Lookup(index, &row.row); err != nil {
+			return fmt.Errorf("read row %d of the served services: %w", index, err)
+		}
+		s.rows[key] = row
+		used[index] = true
+	}
+	for i := range s.objects.ServedServices.MaxEntries() {
+		if !used[i] {
+			s.free = append(s.free, freeRow{index: i})
+		}
+	}
+	return nil
+}
+
+// pointRange makes packets find a list of ranges of ports, or none (0).
+func (s *Server) pointRange(key plan.PortKey, list uint32) error {
+	if list == 0 {
+		return s.objects.ServedRows.Delete(key)
+	}
+	s.rangesMoved = time.Now()
+	return s.objects.ServedRows.Put(key, list)
+}
+
+// restRanges refuses to use lists again that packets may still be reading.
+func (s *Server) restRanges() error {
+	if time.Since(s.rangesMoved) < rowRest {
+		return errTooMany
+	}
+	return nil
+}
+
+// rangeOf is the row of the range that serves a port now which had a key of its own.
+func rangeOf(served map[plan.VIPKey]plan.AgentRow, key plan.VIPKey) (plan.AgentRow, bool) {
+	if _, wanted := served[key]; wanted || key.Last != 0 || key.IsAddress() {
+		return plan.AgentRow{}, false
+	}
+	for of, row := range served {
+		if of.Last != 0 && of.Address == key.Address && of.Protocol == key.Protocol && of.IPv6 == key.IPv6 && of.Ports().Contains(key.Ports().First) {
+			return row, true
+		}
+	}
+	return plan.AgentRow{}, false
+}
+
+// dropRanges gives ranges up that are served no more, where there would be no room for those that are.
+func (s *Server) dropRanges(served, want map[plan.VIPKey]plan.AgentRow) error {
+	type place struct {
+		address  [16]byte
+		protocol uint8
+	}
+	count := map[place]int{}
+	for key := range served {
+		if key.Last != 0 {
+			count[place{key.Address, key.Protocol}]++
+		}
+	}
+	for key := range s.rows {
+		if _, wanted := served[key]; wanted || key.Last == 0 {
+			continue
+		}
+		at := place{key.Address, key.Protocol}
+		if count[at]++; count[at] <= portranges.Most {
+			continue
+		}
+		if err := s.ranges.Delete(key); err != nil {
+			return err
+		}
+		s.free = append(s.free, freeRow{s.rows[key].index, time.Now()})
+		delete(s.rows, key)
+		delete(want, key)
+	}
+	return nil
+}

@@ -355,8 +355,11 @@ func judgeListeners(f *facts) (out []Finding) {
 			out = append(out, Finding{"listener", s.Name, Problem, fmt.Sprintf("nothing listens on %s %s %s of %s", s.Protocol, ports, strings.Join(silent, ", "), vip),
 				"start the application, bound to the VIP or to all addresses"})
 		}
-		if len(out) == before && len(s.Ports) > 0 {
-			out = append(out, ok("listener", s.Name, "on every port of %s", vip))
+		if what := "on every port"; len(out) == before {
+			if len(s.PortRanges) > 0 {
+				what = "on every single port; those of ranges are not looked at,"
+			}
+			out = append(out, ok("listener", s.Name, "%s of %s", what, vip))
 		}
 	})
 	return out

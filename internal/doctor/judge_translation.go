@@ -32,6 +32,9 @@ func judgeTranslation(f *facts) (out []Finding) {
 			return
 		}
 		cookies = true
+		if len(s.PortRanges) > 0 {
+			out = append(out, ok("translation", s.Name, "rules of nftables for its ranges of ports are not looked at"))
+		}
 		for _, port := range s.Ports {
 			rule, sure, _ := f.translated(s, vip, port)
 			if sure != surely {

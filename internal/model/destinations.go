@@ -27,7 +27,8 @@ var AllPorts = PortRange{0, 65535}
 // Contains reports whether a port is one of them.
 func (r PortRange) Contains(port uint16) bool { return port >= r.First && port <= r.Last }
 
-func (r PortRange) overlaps(o PortRange) bool { return r.First <= o.Last && o.First <= r.Last }
+// Overlaps reports whether two ranges have a port in common.
+func (r PortRange) Overlaps(o PortRange) bool { return r.First <= o.Last && o.First <= r.Last }
 
 // String writes a range as a configuration file does.
 func (r PortRange) String() string {
@@ -128,6 +129,11 @@ func (s *Service) HasPort(port uint16) bool {
 	return slices.Contains(s.Ports, port) || InPorts(s.PortRanges, port)
 }
 
+// HasAnyPort reports whether one of the ports is the service's.
+func (s *Service) HasAnyPort(ports PortRange) bool {
+	return slices.ContainsFunc(s.AllOfPorts(), ports.Overlaps)
+}
+
 // AllOfPorts are its ports as ranges, single ones in the order of the file before the ranges.
 func (s *Service) AllOfPorts() []PortRange {
 	ranges := make([]PortRange, 0, len(s.Ports)+len(s.PortRanges))
@@ -140,7 +146,7 @@ func (s *Service) AllOfPorts() []PortRange {
 // SharesPort reports whether two services have a port in common, of whatever address.
 func (s *Service) SharesPort(o *Service) bool {
 	for _, r := range s.AllOfPorts() {
-		if slices.ContainsFunc(o.AllOfPorts(), r.overlaps) {
+		if o.HasAnyPort(r) {
 			return true
 		}
 	}
@@ -175,7 +181,7 @@ func (s *Service) validatePorts(path string, found *findings) {
 		case r == AllPorts && len(all) > 1:
 			found.add(at, "remove the others", "all ports are more than others beside them")
 		default:
-			if first := slices.IndexFunc(all[:i], r.overlaps); first >= 0 {
+			if first := slices.IndexFunc(all[:i], r.Overlaps); first >= 0 {
 				found.add(at, "remove it", "port %d is listed twice", max(r.First, all[first].First))
 			}
 		}
@@ -285,7 +291,7 @@ func clashesOf(where listener, claims []claim) (clashes []clash) {
 		if c.ports == AllPorts {
 			before = &all
 		}
-		if other := *before; other != nil && other.service != c.service && other.ports.overlaps(c.ports) {
+		if other := *before; other != nil && other.service != c.service && other.ports.Overlaps(c.ports) {
 			if other.service < c.service {
 				clashes = append(clashes, clash{where, *c, *other})
 			} else {

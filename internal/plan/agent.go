@@ -138,13 +138,36 @@ func (a *Agent) Rekey(fleet *model.Fleet, have map[VIPKey]AgentRow) {
 	for i := range fleet.Services {
 		service := &fleet.Services[i]
 		a.keepJoins(fleet, service, have)
-		for _, key := range destinationsOf(service) {
+	}
+	published := byList(have)
+	for _, all := range []bool{false, true} { // who has all ports leaves those to others that they name
+		for i := range fleet.Services {
+			if service := &fleet.Services[i]; slices.Contains(service.PortRanges, model.AllPorts) == all {
+				a.rekey(fleet, service, published, have)
+			}
+		}
+	}
+}
+
+// byList are the keys of rows by their address and protocol.
+func byList(rows map[VIPKey]AgentRow) map[PortKey][]VIPKey {
+	keys := map[PortKey][]VIPKey{}
+	for key := range rows {
+		keys[key.list()] = append(keys[key.list()], key)
+	}
+	return keys
+}
+
+// rekey does so for one service, whose ports may have become a range, or single ones.
+func (a *Agent) rekey(fleet *model.Fleet, service *model.Service, published map[PortKey][]VIPKey, have map[VIPKey]AgentRow) {
+	for _, vip := range service.VIPs() {
+		for _, key := range published[vipKey(vip, 0, uint8(service.Protocol)).list()] {
 			row := have[key]
-			if _, served := a.Served[key]; served || row.Flags == 0 || row.CookieBits != service.CookieBits {
+			if _, served := a.Served[key]; served || row.Flags == 0 || row.CookieBits != service.CookieBits || !service.HasAnyPort(key.Ports()) {
 				continue
 			}
 			row = row.Retired()
-			row.setKeys(fleet, service, key.VIP())
+			row.setKeys(fleet, service, vip)
 			if service.Affinity.Cookies() {
 				row.IDBits = service.IDBits()
 			}
@@ -209,10 +232,14 @@ func (a *Agent) Knows(fleet *model.Fleet, have map[VIPKey]AgentRow) bool {
 // Keeps refuses what gives connections another cookie than they carry by the rows published so far, also where the host has left a service
 // since: Rekey comes before it. Rows know epochs by their parity alone.
 func (a *Agent) Keeps(fleet *model.Fleet, have map[VIPKey]AgentRow) error {
+	published := byList(have)
 	for i := range fleet.Services {
 		service := &fleet.Services[i]
 		for _, key := range destinationsOf(service) {
 			before, after := have[key], a.Served[key]
+			if before.Flags == 0 && key.Last != 0 { // its ports were single ones, or another range
+				before = overlapping(have, published, key)
+			}
 			if before.Flags&AgentCookie == 0 || after.Flags == 0 || (before.Flags|after.Flags)&AgentHistory != 0 {
 				continue
 			}
@@ -227,6 +254,16 @@ func (a *Agent) Keeps(fleet *model.Fleet, have map[VIPKey]AgentRow) error {
 		}
 	}
 	return nil
+}
+
+// overlapping is a row whose ports a range has now, if no other one has the key of the row: that of all ports may have others'.
+func overlapping(have map[VIPKey]AgentRow, published map[PortKey][]VIPKey, key VIPKey) AgentRow {
+	for _, other := range published[key.list()] {
+		if other.Ports().Overlaps(key.Ports()) && key.Ports() != model.AllPorts {
+			return have[other]
+		}
+	}
+	return AgentRow{}
 }
 
 func (r *AgentRow) setKeys(fleet *model.Fleet, service *model.Service, vip netip.Addr) {

@@ -3,6 +3,8 @@ package plan
 import (
 	"fmt"
 	"maps"
+
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // destinations are the contents of vips and returns.
@@ -73,6 +75,7 @@ func (t *Tables) rememberVIPs(before, after map[VIPKey]uint32) {
 }
 
 func (u *update) moveVIPs(before, after map[VIPKey]uint32) {
+	u.makeRoomForRanges(before, after)
 	for _, key := range sortedKeys(after, vipOrder) {
 		if number, ok := before[key]; !ok || number != after[key] {
 			u.add(SetVIP{key, after[key]})
@@ -102,6 +105,25 @@ func (u *update) moveReturns(before, after map[ReturnKey]uint64, flip func()) {
 	for _, key := range sortedKeys(before, returnOrder) {
 		if _, ok := after[key]; !ok {
 			u.add(DeleteReturn{key})
+		}
+	}
+}
+
+// makeRoomForRanges deletes ranges that are wanted no more where those before and after do not fit together, as after updates that were cut off.
+func (u *update) makeRoomForRanges(before, after map[VIPKey]uint32) {
+	both := map[PortKey]int{}
+	for key := range after {
+		if key.Last != 0 {
+			both[key.list()]++
+		}
+	}
+	for _, key := range sortedKeys(before, vipOrder) {
+		if _, stays := after[key]; stays || key.Last == 0 {
+			continue
+		}
+		if both[key.list()]++; both[key.list()] > 2*model.MaxPortRanges {
+			u.add(DeleteVIP{key})
+			delete(before, key)
 		}
 	}
 }

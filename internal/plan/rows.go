@@ -33,6 +33,11 @@ type VIPKey struct {
 	Last uint16 // 0: one port
 }
 
+// list is the key that names the list which a range is in.
+func (k VIPKey) list() PortKey {
+	return PortKey{Address: k.Address, Protocol: k.Protocol, IPv6: k.IPv6}
+}
+
 // Ports are those of the key.
 func (k VIPKey) Ports() model.PortRange {
 	first := binary.BigEndian.Uint16(k.Port[:])

@@ -182,6 +182,9 @@ func (u *update) run(want *Want) error {
 		if p != nil && p.image.leadsToNodes() != s.SendsToNodes(want.Tier.Tier) {
 			p = nil // it begins anew: what packets left behind under its number has ids of servers in place of nodes, or the other way round
 		}
+		if p != nil && s.Return == model.ReturnThrough && p.image.main != s.VIP {
+			p = nil // answers go by the row of its main VIP, which is another one yet
+		}
 		if p == nil {
 			p = &published{serverRow: map[uint16]uint32{}, counters: map[uint16]uint32{}}
 		}

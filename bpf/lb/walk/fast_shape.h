@@ -88,9 +88,11 @@ inline_always struct packet fast_packet(const void *data, __u32 length, _Bool ip
 	return p;
 }
 
-/* The same of a port that is one of a range. The lists' key is found where it lies in a slot. */
+/* The same of a port that is one of a range. The lists' key is found where it lies in a slot. A key of the port itself
+ * may lie in vips alone: where subflows join, and where another destination has the slot. */
 inline_always const __u32 *fast_range(const __u64 *destination, __be16 port, _Bool ipv6, __u8 protocol)
 {
+	struct vip_key key = { .port = port, .protocol = protocol, .ipv6 = ipv6 };
 	const struct vip_slot *slot;
 	const struct port_range *range;
 
@@ -99,7 +101,10 @@ inline_always const __u32 *fast_range(const __u64 *destination, __be16 port, _Bo
 	else
 		slot = find_vip_slot(vip_destination(*(const __be32 *)destination, 0, protocol));
 	range = slot && slot->number & PORT_RANGES ? port_range_find(slot->number, port) : 0;
-	return range ? &range->fast : 0;
+	if (!range)
+		return 0;
+	__builtin_memcpy(key.address, destination, ipv6 ? 16 : 4);
+	return bpf_map_lookup_elem(&vips, &key) ? 0 : &range->fast;
 }
 
 /* The row of the destination's service. *fast: see struct vip_slot. Rows of services with FAST_THROUGH or

@@ -179,10 +179,11 @@ func (l *Lists) publish(of plan.PortKey, ports []port) error {
 	if err := l.lists.Put(index, list); err != nil {
 		return fmt.Errorf("write list %d of ranges of ports: %w", index, err)
 	}
+	l.free = l.free[1:]
 	if err := l.point(key, Flag|index); err != nil {
+		l.resting = append(l.resting, index) // packets may have found it
 		return err
 	}
-	l.free = l.free[1:]
 	l.held[key] = held{index, ports}
 	if known {
 		l.resting = append(l.resting, before.index)

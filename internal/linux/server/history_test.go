@@ -166,7 +166,7 @@ func TestColumnsAreTakenOffExactly(t *testing.T) {
 	dir := r.pins()
 	r.attach(dir)
 	r.prepare()
-	storage, err := ebpf.LoadPinnedMap(dir+"/agent-v10/hold_backs", nil)
+	storage, err := ebpf.LoadPinnedMap(dir+"/agent-v11/hold_backs", nil)
 	progtest.Check(t, err)
 	t.Cleanup(func() { storage.Close() })
 	before, w := r.rejects(), r.watch()
@@ -294,7 +294,7 @@ func TestColumnsInLongSilences(t *testing.T) {
 	dir := r.pins()
 	r.attach(dir)
 	r.prepare()
-	storage, err := ebpf.LoadPinnedMap(dir+"/agent-v10/hold_backs", nil)
+	storage, err := ebpf.LoadPinnedMap(dir+"/agent-v11/hold_backs", nil)
 	progtest.Check(t, err)
 	t.Cleanup(func() { storage.Close() })
 	before, w := r.rejects(), r.watch()
@@ -359,7 +359,7 @@ func bare(t *testing.T, client, vip netip.Addr, port uint16, flags byte, sequenc
 
 func (r *offers) columns(dir string) *ebpf.Map {
 	r.t.Helper()
-	columns, err := ebpf.LoadPinnedMap(dir+"/agent-v10/columns", nil)
+	columns, err := ebpf.LoadPinnedMap(dir+"/agent-v11/columns", nil)
 	progtest.Check(r.t, err)
 	r.t.Cleanup(func() { columns.Close() })
 	return columns

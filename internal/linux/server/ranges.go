@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/linux/portranges"
+	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
@@ -51,10 +52,10 @@ func (s *Server) readRows() error {
 
 // pointRange makes packets find a list of ranges of ports, or none (0).
 func (s *Server) pointRange(key plan.PortKey, list uint32) error {
+	s.rangesMoved = time.Now()
 	if list == 0 {
 		return s.objects.ServedRows.Delete(key)
 	}
-	s.rangesMoved = time.Now()
 	return s.objects.ServedRows.Put(key, list)
 }
 
@@ -66,17 +67,22 @@ func (s *Server) restRanges() error {
 	return nil
 }
 
-// rangeOf is the row of the range that serves a port now which had a key of its own.
-func rangeOf(served map[plan.VIPKey]plan.AgentRow, key plan.VIPKey) (plan.AgentRow, bool) {
-	if _, wanted := served[key]; wanted || key.Last != 0 || key.IsAddress() {
+// rangeOf is the row of the range that serves all ports now of a key that is served no more: else the key would stand before it. That of all ports
+// counts where there is no other.
+func rangeOf(served map[plan.VIPKey]plan.AgentRow, key plan.VIPKey) (row plan.AgentRow, covered bool) {
+	if _, wanted := served[key]; wanted || key.IsAddress() {
 		return plan.AgentRow{}, false
 	}
-	for of, row := range served {
-		if of.Last != 0 && of.Address == key.Address && of.Protocol == key.Protocol && of.IPv6 == key.IPv6 && of.Ports().Contains(key.Ports().First) {
-			return row, true
+	for of, candidate := range served {
+		ports := of.Ports()
+		if of.Last == 0 || covered && ports == model.AllPorts || of.Address != key.Address || of.Protocol != key.Protocol || of.IPv6 != key.IPv6 {
+			continue
+		}
+		if ports.Contains(key.Ports().First) && ports.Contains(key.Ports().Last) {
+			row, covered = candidate, true
 		}
 	}
-	return plan.AgentRow{}, false
+	return row, covered
 }
 
 // dropRanges gives ranges up that are served no more, where there would be no room for those that are.

@@ -106,7 +106,7 @@ func TestServersKeepalivesRenewTheCookieAfterLongSilence(t *testing.T) {
 	r := newRig(t, rigOptions{plain: true})
 	dir := r.pins()
 	r.attach(dir)
-	storage, err := ebpf.LoadPinnedMap(dir+"/agent-v10/hold_backs", nil)
+	storage, err := ebpf.LoadPinnedMap(dir+"/agent-v11/hold_backs", nil)
 	progtest.Check(t, err)
 	defer storage.Close()
 	before, w := r.rejects(), r.watch()
@@ -155,7 +155,7 @@ func TestAnUpgradeWithAnotherLayoutKeepsTheMarks(t *testing.T) {
 	r.attach(dir)
 	before, w := r.rejects(), r.watch()
 	connections := r.hold()
-	progtest.Check(t, os.Rename(dir+"/agent-v10", dir+"/agent-v0"))
+	progtest.Check(t, os.Rename(dir+"/agent-v11", dir+"/agent-v0"))
 	old := r.agent
 	r.attach(dir)
 	progtest.Check(t, old.Close())

@@ -23,7 +23,7 @@ import (
 //go:generate go tool bpf2go -target bpfel -type agent_verdict -type served -type served_key -type stop -type interface -type agent_traffic -type tunnel_limit -type tunnel_slot -type tunnel_note -type turn server ../../../bpf/server.bpf.c
 
 // Layout names the shape of the pinned maps: see that of lb.
-const Layout = "agent-v10"
+const Layout = "agent-v11"
 
 // keptMaps hold what connections need for life. A process with another layout goes on with those of the one before, where they have
 // the same shape; else connections lose their marks.
@@ -149,13 +149,12 @@ func (s *Server) Serve(served map[plan.VIPKey]plan.AgentRow) (changes int, err e
 	for _, still := range []bool{false, true} { // what is served comes before what was, where ranges have ports in common
 		for key, row := range want {
 			have, ok := s.rows[key]
-			if _, wanted := served[key]; wanted != still || ok && have.row == row {
+			if _, wanted := served[key]; err != nil || wanted != still || ok && have.row == row {
 				continue
 			}
-			if err = s.publish(key, row); err != nil {
-				break
+			if err = s.publish(key, row); err == nil {
+				changes++
 			}
-			changes++
 		}
 	}
 	if changes > 0 {

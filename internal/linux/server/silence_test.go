@@ -49,7 +49,7 @@ func TestTagsChangeInLongSilences(t *testing.T) {
 		r := newRig(t, rigOptions{table: true, bits: bits, plain: true})
 		dir := r.pins()
 		r.attach(dir)
-		storage, err := ebpf.LoadPinnedMap(dir+"/agent-v10/hold_backs", nil)
+		storage, err := ebpf.LoadPinnedMap(dir+"/agent-v11/hold_backs", nil)
 		progtest.Check(t, err)
 		t.Cleanup(func() { storage.Close() })
 		r.fleet.Keys.Cookie[2] = [16]byte{9, 9, 9}

@@ -23,6 +23,7 @@ enum served_flag {
 			       HISTORY_BITS */
 	SERVED_TAKES_OVER = 32, /* connections may have been begun by load balancers */
 	SERVED_SESSION = 64, /* they are: also what has no timestamps is looked at */
+	SERVED_PROXIED = 128, /* syn_proxy: also, and an empty acknowledgement begins a connection */
 	SERVED_NO_NEW = 16, /* with SERVED_CHOICES: this server is draining */
 };
 

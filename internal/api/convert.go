@@ -34,7 +34,7 @@ func ServiceToProto(s *model.Service) *ballastv1.Service {
 		Name: s.Name, Vip: addressText(s.VIP), Destinations: prefixText(s.Destinations), Protocol: nameUnless(s.Protocol, 0), Ports: make([]uint32, len(s.Ports)),
 		Dispatch: nameUnless(s.Dispatch, model.DispatchUnset), Affinity: nameUnless(s.Affinity, model.AffinityUnset),
 		Fallback: nameUnless(s.Fallback, model.FallbackUnset), CookieBits: uint32(s.CookieBits),
-		Session: nameUnless(s.Session, model.SessionNone),
+		Session: nameUnless(s.Session, model.SessionNone), SynProxy: nameUnless(s.SYNProxy, model.SYNProxyOff), SynLimit: s.SYNLimit,
 		Forward: nameUnless(s.Forward, model.ForwardUnset), Return: nameUnless(s.Return, model.ReturnUnset), TableSlots: s.TableSlots,
 		SlowStart: durationUnlessZero(s.SlowStart),
 		Table:     tableToProto(&s.Table), Choices: choicesToProto(&s.Choices), Quic: quicToProto(&s.QUIC), Mptcp: mptcpToProto(&s.MPTCP), Allow: prefixesToProto(s.Allow), Load: loadToProto(&s.Load), Health: HealthToProto(&s.Health), Servers: ServersToProto(s.Servers),
@@ -241,6 +241,8 @@ func (in *input) service(path string, s *model.Service, m *ballastv1.Service) {
 	if m.SessionClients != nil {
 		s.SessionClients = in.below(path+".session_clients", *m.SessionClients, model.SessionClientsUnset, model.MaxSessionClients)
 	}
+	choose(in, path, "syn_proxy", &s.SYNProxy, m.GetSynProxy())
+	take(&s.SYNLimit, m.GetSynLimit())
 	choose(in, path, "fallback", &s.Fallback, m.GetFallback())
 	takeNarrow(in, path+".cookie_bits", &s.CookieBits, m.GetCookieBits())
 	choose(in, path, "forward", &s.Forward, m.GetForward())

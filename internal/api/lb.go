@@ -25,15 +25,16 @@ const Force = "force"
 // LBStatus is what a load balancer adds to Status.
 type LBStatus struct {
 	Status
-	Interfaces  map[string]string `json:"interfaces"`             // name -> XDP mode
-	Problems    []string          `json:"problems"`               // what is not as wanted, in words
-	Controllers []string          `json:"controllers,omitempty"`  // that are connected, of a node that runs by controllers
-	Revision    uint64            `json:"revision,omitempty"`     // of the controllers' state that the tables say
-	JudgesAlone bool              `json:"judges_alone,omitempty"` // no controller judges servers: this node does
-	Name        string            `json:"name"`                   // of the node
-	Filtered    []filtered.Cause  `json:"filtered,omitempty"`     // tunnels that something seems to drop
-	Tier        *TierStatus       `json:"tier,omitempty"`         // nil: it has none
-	Replicas    *ReplicaStatus    `json:"replicas,omitempty"`     // nil: it has nothing to do with other load balancers
+	Interfaces  map[string]string    `json:"interfaces"`             // name -> XDP mode
+	Problems    []string             `json:"problems"`               // what is not as wanted, in words
+	Controllers []string             `json:"controllers,omitempty"`  // that are connected, of a node that runs by controllers
+	Revision    uint64               `json:"revision,omitempty"`     // of the controllers' state that the tables say
+	JudgesAlone bool                 `json:"judges_alone,omitempty"` // no controller judges servers: this node does
+	Name        string               `json:"name"`                   // of the node
+	Filtered    []filtered.Cause     `json:"filtered,omitempty"`     // tunnels that something seems to drop
+	SYNProxy    map[string]time.Time `json:"syn_proxy,omitempty"`    // services with syn_proxy auto that is on, and since when
+	Tier        *TierStatus          `json:"tier,omitempty"`         // nil: it has none
+	Replicas    *ReplicaStatus       `json:"replicas,omitempty"`     // nil: it has nothing to do with other load balancers
 }
 
 // ReplicaStatus is a load balancer's part in the replicated table.

@@ -12,7 +12,7 @@ import (
 
 // sessions tells whether connections of some service begin at load balancers.
 func (f *facts) sessions() (some bool) {
-	f.services(func(s *model.Service) { some = some || s.Session == model.SessionTLS })
+	f.services(func(s *model.Service) { some = some || s.BegunForServers() })
 	return some
 }
 
@@ -36,13 +36,13 @@ func judgeSessions(f *facts) (out []Finding) {
 	}
 	f.services(eachVIP(func(s *model.Service, vip netip.Addr) {
 		for _, port := range s.Ports {
-			if s.Session == model.SessionTLS && mptcp.ListensAt(f.Host.Listeners, netip.AddrPortFrom(vip, port)) {
+			if s.BegunForServers() && mptcp.ListensAt(f.Host.Listeners, netip.AddrPortFrom(vip, port)) {
 				what, remedy := splitRemedy(server.RefusesMultipath)
 				out = append(out, Finding{"sessions", s.Name, Problem, fmt.Sprintf("port %d: %s", port, what), remedy})
 			}
-			if rule, sure, _ := f.translated(s, vip, port); s.Session == model.SessionTLS && sure == surely {
+			if rule, sure, _ := f.translated(s, vip, port); s.BegunForServers() && sure == surely {
 				out = append(out, Finding{"sessions", s.Name, Problem, "a rule of nftables takes tcp port " + strconv.Itoa(int(port)) + " elsewhere (" + rule.Text +
-					"): the kernel takes no connection over there", "let the application listen at the service's port itself, or use session: none"})
+					"): the kernel takes no connection over there", "let the application listen at the service's port itself, or use session: none and syn_proxy: off"})
 			}
 		}
 	}))

@@ -28,7 +28,7 @@ func judgeTranslation(f *facts) (out []Finding) {
 	}
 	cookies := false
 	f.onVIPs(func(s *model.Service, vip netip.Addr) {
-		if !s.Affinity.Cookies() || s.Protocol != model.ProtocolTCP || s.Session != model.SessionNone { // judgeSessions
+		if !s.Affinity.Cookies() || s.Protocol != model.ProtocolTCP || s.BegunForServers() { // judgeSessions
 			return
 		}
 		cookies = true

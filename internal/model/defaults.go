@@ -32,6 +32,9 @@ func (s *Service) ApplyDefaults() {
 	setDefault(&s.Protocol, 0, ProtocolTCP)
 	setDefault(&s.TableSlots, 0, DefaultSlots)
 	setDefault(&s.SessionClients, SessionClientsUnset, DefaultSessionClients)
+	if s.SYNProxy == SYNProxyAuto {
+		setDefault(&s.SYNLimit, 0, DefaultSYNLimit)
+	}
 	s.Load.applyDefaults()
 	s.Health.applyDefaults()
 

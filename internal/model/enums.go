@@ -58,6 +58,9 @@ type Session uint8
 // Unserved is what becomes of packets to a VIP that are for none of its services.
 type Unserved uint8
 
+// SYNProxy is when load balancers answer the SYNs of a service themselves.
+type SYNProxy uint8
+
 // AcceptPolicy is how a server decides whether it accepts a connection that another candidate could have.
 type AcceptPolicy uint8
 
@@ -157,6 +160,10 @@ const (
 	UnservedPass   Unserved = 0 // to the host's stack
 	UnservedReject Unserved = 1 // answered by a RST, or by ICMP
 
+	SYNProxyOff    SYNProxy = 0
+	SYNProxyAuto   SYNProxy = 1 // while there are more than Service.SYNLimit
+	SYNProxyAlways SYNProxy = 2
+
 	AcceptDynamic AcceptPolicy = 0 // below one that is set so that half of the connections offered are accepted (6LB: SRdyn)
 	AcceptStatic  AcceptPolicy = 1 // below a threshold of load
 
@@ -185,6 +192,7 @@ var (
 	placementNames = map[PlacementOver]string{PlaceConnection: "connection", PlaceSource: "source"}
 	sessionNames   = map[Session]string{SessionNone: "none", SessionTLS: "tls"}
 	unservedNames  = map[Unserved]string{UnservedPass: "pass", UnservedReject: "reject"}
+	synProxyNames  = map[SYNProxy]string{SYNProxyOff: "off", SYNProxyAuto: "auto", SYNProxyAlways: "always"}
 	acceptNames    = map[AcceptPolicy]string{AcceptDynamic: "dynamic", AcceptStatic: "static"}
 	acceptByNames  = map[AcceptLoad]string{AcceptByConnections: "connections", AcceptByBacklog: "backlog", AcceptByCPU: "cpu", AcceptByEndpoint: "endpoint"}
 	allDownNames   = map[AllDown]string{AllDownKeep: "keep", AllDownAll: "all", AllDownNone: "none", AllDownWithdraw: "withdraw"}
@@ -226,6 +234,7 @@ func (v QUICAlgorithm) String() string { return nameOf(quicNames, v) }
 func (v PlacementOver) String() string { return nameOf(placementNames, v) }
 func (v Session) String() string       { return nameOf(sessionNames, v) }
 func (v Unserved) String() string      { return nameOf(unservedNames, v) }
+func (v SYNProxy) String() string      { return nameOf(synProxyNames, v) }
 func (v AcceptPolicy) String() string  { return nameOf(acceptNames, v) }
 func (v AcceptLoad) String() string    { return nameOf(acceptByNames, v) }
 
@@ -245,6 +254,7 @@ func (v QUICAlgorithm) MarshalText() ([]byte, error) { return marshal(quicNames,
 func (v PlacementOver) MarshalText() ([]byte, error) { return marshal(placementNames, v) }
 func (v Session) MarshalText() ([]byte, error)       { return marshal(sessionNames, v) }
 func (v Unserved) MarshalText() ([]byte, error)      { return marshal(unservedNames, v) }
+func (v SYNProxy) MarshalText() ([]byte, error)      { return marshal(synProxyNames, v) }
 func (v AcceptPolicy) MarshalText() ([]byte, error)  { return marshal(acceptNames, v) }
 func (v AcceptLoad) MarshalText() ([]byte, error)    { return marshal(acceptByNames, v) }
 
@@ -264,6 +274,7 @@ func (v *QUICAlgorithm) UnmarshalText(text []byte) error { return unmarshal(quic
 func (v *PlacementOver) UnmarshalText(text []byte) error { return unmarshal(placementNames, v, text) }
 func (v *Session) UnmarshalText(text []byte) error       { return unmarshal(sessionNames, v, text) }
 func (v *Unserved) UnmarshalText(text []byte) error      { return unmarshal(unservedNames, v, text) }
+func (v *SYNProxy) UnmarshalText(text []byte) error      { return unmarshal(synProxyNames, v, text) }
 func (v *AcceptPolicy) UnmarshalText(text []byte) error  { return unmarshal(acceptNames, v, text) }
 func (v *AcceptLoad) UnmarshalText(text []byte) error    { return unmarshal(acceptByNames, v, text) }
 

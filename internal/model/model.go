@@ -99,13 +99,16 @@ type Service struct {
 	Session   Session  `json:"session,omitzero"`
 	// SessionClients are how many clients may show one session to its server, with session tls; 0: any number.
 	SessionClients uint8    `json:"session_clients"`
-	Table          Table    `json:"table,omitzero"`
-	Choices        Choices  `json:"choices,omitzero"`
-	QUIC           QUIC     `json:"quic,omitzero"`
-	MPTCP          MPTCP    `json:"mptcp,omitzero"`
-	Load           Load     `json:"load"`
-	Health         Health   `json:"health"`
-	Servers        []Server `json:"servers"`
+	SYNProxy       SYNProxy `json:"syn_proxy,omitzero"`
+	// SYNLimit is how many SYNs a second and server turn on syn_proxy auto, at each load balancer; 0: not auto.
+	SYNLimit uint32   `json:"syn_limit,omitempty"`
+	Table    Table    `json:"table,omitzero"`
+	Choices  Choices  `json:"choices,omitzero"`
+	QUIC     QUIC     `json:"quic,omitzero"`
+	MPTCP    MPTCP    `json:"mptcp,omitzero"`
+	Load     Load     `json:"load"`
+	Health   Health   `json:"health"`
+	Servers  []Server `json:"servers"`
 }
 
 // Placement is what places a connection, where the policy or nothing else says who gets it. The zero value: all of the connection.

@@ -4,7 +4,7 @@ import "fmt"
 
 // Limits and defaults of sessions.
 const (
-	MaxSessionServices    = 256 // with session tls, that load balancers have room for
+	MaxSessionServices    = 256 // with session tls or syn_proxy, that load balancers have room for
 	MaxSessionClients     = 32  // SESSION_CLIENTS_MAX
 	DefaultSessionClients = 16
 	SessionClientsUnset   = 255 // Service.SessionClients that was not given
@@ -23,9 +23,19 @@ func (s *Service) validateSession(path string, found *findings) {
 	}
 	at := path + ".session"
 	checkChoice(at, sessionNames, s.Session, found)
+	s.validateBegun(at, found)
+}
+
+// BegunForServers reports whether connections may begin at load balancers, which answer SYNs themselves.
+func (s *Service) BegunForServers() bool {
+	return s.Session != SessionNone || s.SYNProxy != SYNProxyOff
+}
+
+// validateBegun refuses what does not go with connections that begin at load balancers.
+func (s *Service) validateBegun(at string, found *findings) {
 	switch {
 	case s.Protocol != ProtocolTCP:
-		found.add(at, "remove it", "TLS runs over tcp, and the service is %s", s.Protocol)
+		found.add(at, "remove it", "it needs tcp, and the service is %s", s.Protocol)
 	case s.Affinity != AffinityCookie:
 		found.add(at, "use affinity: cookie", "affinity %s finds connections by what their SYN has left behind, and load balancers answer SYNs themselves", s.Affinity)
 	case s.Return != ReturnDirect:
@@ -33,7 +43,7 @@ func (s *Service) validateSession(path string, found *findings) {
 	case s.Dispatch == DispatchChoices:
 		found.add(at, "use another dispatch", "servers accept or pass on SYNs, and load balancers answer them themselves")
 	case s.Fallback == FallbackReplicated:
-		found.add(at, "use fallback: second-chance or hash", "clients without timestamps have no sessions, and go by placement")
+		found.add(at, "use fallback: second-chance or hash", "clients without timestamps, whose SYNs load balancers answer, go by placement")
 	case s.MPTCP.FirstPort != 0:
 		found.add(at, "remove it, or mptcp", "load balancers that answer SYNs themselves speak plain TCP, and ports of mptcp would show which connections share a server, which sealed session ids hide")
 	}

@@ -22,12 +22,12 @@ func (f *Fleet) Validate() error {
 		if f.Services[i].Affinity == AffinityQUIC {
 			quic++
 		}
-		if f.Services[i].Session != SessionNone {
+		if f.Services[i].BegunForServers() {
 			sessions++
 		}
 	}
 	if sessions > MaxSessionServices {
-		found.add("services", "split the fleet", "%d services with session tls, at most %d fit", sessions, MaxSessionServices)
+		found.add("services", "split the fleet", "%d services with session tls or syn_proxy, at most %d fit", sessions, MaxSessionServices)
 	}
 	if quic > MaxQUICServices {
 		found.add("services", "split the fleet", "%d services with affinity quic, at most %d fit", quic, MaxQUICServices)

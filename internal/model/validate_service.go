@@ -20,6 +20,7 @@ func (s *Service) validate(path string, found *findings) {
 	s.validateFunctions(path, found)
 	s.validateQUIC(path, found)
 	s.validateSession(path, found)
+	s.validateSYNProxy(path, found)
 	s.validateMPTCP(path, found)
 	s.validateAllow(path, found)
 	s.validateIDs(path, found)

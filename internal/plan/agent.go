@@ -20,6 +20,7 @@ const (
 	AgentNoNew   = 16
 	AgentTakes   = 32 // connections that load balancers begin
 	AgentSession = 64
+	AgentProxied = 128 // syn_proxy: an empty acknowledgement begins a connection
 )
 
 // HistoryBits is how much of a timestamp affinity history takes: HISTORY_BITS of bpf/wire/history.h.
@@ -52,7 +53,7 @@ type AgentRow struct {
 func (r AgentRow) Retired() AgentRow {
 	r.Acceptance, r.Threshold, r.Window, r.Low, r.High, r.Policy, r.Load = 0, 0, 0, 0, 0, 0, 0
 	r.SYNCookieKey, r.SessionScale = cookie.Key{}, 0
-	if r.Flags &^= AgentChoices | AgentNoNew | AgentTakes | AgentSession; r.Flags&AgentCookie != 0 {
+	if r.Flags &^= AgentChoices | AgentNoNew | AgentTakes | AgentSession | AgentProxied; r.Flags&AgentCookie != 0 {
 		r.Flags = AgentRetired | r.Flags&AgentHistory
 	}
 	return r
@@ -70,6 +71,7 @@ type Agent struct {
 	Choices   []AgentChoice
 	QUIC      []AgentService // whose connection ids name this server
 	Sessions  []AgentService // whose session tickets name this server
+	Begun     []AgentService // whose connections may begin at load balancers: of sessions, and others
 	Joins     []Join
 }
 
@@ -297,6 +299,12 @@ func (a *Agent) add(fleet *model.Fleet, service *model.Service, server *model.Se
 	if service.Affinity == model.AffinityCookie && service.Dispatch != model.DispatchChoices { // also while load balancers do not know of sessions yet, or still do
 		row.Flags |= AgentTakes
 		row.SYNCookieKey, row.SessionScale = SYNCookieKey(&fleet.Keys, service.VIP), SessionScale
+	}
+	if service.SYNProxy != model.SYNProxyOff {
+		row.Flags |= AgentProxied
+	}
+	if service.BegunForServers() {
+		a.Begun = append(a.Begun, AgentService{service, server})
 	}
 	if service.Session == model.SessionTLS {
 		row.Flags |= AgentSession

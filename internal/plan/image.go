@@ -55,6 +55,12 @@ type Service struct {
 	Weights map[uint16]uint16
 	// Starting are the servers that have only a part of their weight yet. Not of placed policies: their tables are the same on every node.
 	Starting slowstart.Parts
+	// Flooded turns syn_proxy auto on.
+	Flooded bool
+}
+
+func (s *Service) answersSYNs() bool {
+	return s.SYNProxy == model.SYNProxyAlways || s.SYNProxy == model.SYNProxyAuto && s.Flooded
 }
 
 // takingNew are the servers that may be given new connections, with their configured weights.
@@ -207,6 +213,9 @@ func compile(want *Want, s *Service, before *image) image {
 		img.servers[server.ID] = serverRow(want, s, &server).makeRoom(configured, server.Address, &want.Tier)
 	}
 	img.leaveSessions(s)
+	if s.answersSYNs() {
+		img.row.SYNProxy = 1
+	}
 	img.session = sessionConfig(&want.Keys, &s.Service, img.servers)
 	img.joins = joins(want, s, img.servers)
 	if s.Return == model.ReturnThrough {

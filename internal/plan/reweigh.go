@@ -93,6 +93,17 @@ func (t *Tables) Weights(services []model.Service) map[string]map[uint16]uint16 
 	return all
 }
 
+// AnswersSYNs are the names of the published services whose SYNs load balancers answer by syn_proxy now, to go on with what an earlier process has found.
+func (t *Tables) AnswersSYNs(services []model.Service) map[string]bool {
+	find, all := t.finder(), map[string]bool{}
+	for i := range services {
+		if p := find(&Service{Service: services[i]}); p != nil && p.image.row.SYNProxy != 0 {
+			all[services[i].Name] = true
+		}
+	}
+	return all
+}
+
 func (img *image) weights() map[uint16]uint16 {
 	weights, classes, members := map[uint16]uint16{}, int(img.row.Classes), int(img.row.Members)
 	switch model.Dispatch(img.row.Dispatch) {

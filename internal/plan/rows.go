@@ -112,7 +112,7 @@ type ServiceRow struct {
 	PlacedIPv6    [16]byte // which bits of a flow place it
 	PlacedIPv4    [4]byte
 	PlacedPorts   uint16
-	_             uint16
+	SYNProxy      uint16 // 1: load balancers answer SYNs now
 	VIPNumber     uint32 // of the VIP
 	_             uint32
 	_             [2]uint64

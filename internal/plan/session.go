@@ -9,7 +9,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
-// SessionConfig is struct session_config: how connections of a service with session tls begin.
+// SessionConfig is struct session_config: how connections of a service with session tls or syn_proxy begin.
 type SessionConfig struct {
 	IDs        [2]struct{ Tag, Hide siphash.State } // by parity of the epoch
 	SYNCookies siphash.State
@@ -38,14 +38,18 @@ func SYNCookieKey(keys *model.Keys, vip netip.Addr) cookie.Key {
 	return cookie.Load([16]byte(cookie.Derive(keys.Placement, cookie.ForSYNCookies, vip, 0, 16)))
 }
 
-// sessionConfig is nil for services without sessions.
+// sessionConfig is nil for services whose connections never begin at load balancers.
 func sessionConfig(keys *model.Keys, s *model.Service, servers map[uint16]ServerRow) *SessionConfig {
-	if s.Session != model.SessionTLS {
+	if !s.BegunForServers() {
 		return nil
 	}
-	c := &SessionConfig{Scale: SessionScale, MSS: segmentSize(s, servers), Clients: s.SessionClients}
+	c := &SessionConfig{Scale: SessionScale, MSS: segmentSize(s, servers)}
 	key := SYNCookieKey(keys, s.VIP)
 	c.SYNCookies = siphash.Begin(key.K0, key.K1)
+	if s.Session != model.SessionTLS {
+		return c
+	}
+	c.Clients = s.SessionClients
 	for epoch, fleet := range keys.Cookie {
 		ids := SessionIDKey(fleet, s.VIP)
 		c.HasIDs[epoch&1] = 1

@@ -29,12 +29,18 @@ inline_always _Bool is_syn(const struct packet *p)
 	return (p->tcp_flags & (TCP_FLAG_SYN_BIT | TCP_FLAG_ACK_BIT)) == TCP_FLAG_SYN_BIT;
 }
 
-/* session tls: is it the first of a connection, or of one that may not have heard of its server? */
-inline_always _Bool begins_here(const struct decision *d, enum verdict why)
+/* Is it the first of a connection that begins at this node, or of one that may not have heard of its server? syn_proxy:
+ * what was answered before it was switched off goes on. */
+inline_always _Bool begins_here(const struct packet *p, const struct decision *d, enum verdict why)
 {
-	return d->service->flags & SERVICE_SESSION && !d->quoted &&
-	       (why == FORWARDED_NEW || why == FORWARDED_NO_TIMESTAMP || why == FORWARDED_NO_ECHO ||
-		(why == FORWARDED_BAD_COOKIE && !d->carried.plain));
+	if (!begins_connections(d->service) || d->quoted)
+		return 0;
+	if (why == FORWARDED_BAD_COOKIE)
+		return !d->carried.plain;
+	if (is_syn(p) && !answers_syns(d->service))
+		return 0;
+	return why == FORWARDED_NEW || why == FORWARDED_NO_TIMESTAMP ||
+	       (why == FORWARDED_NO_ECHO && d->service->flags & SERVICE_SESSION);
 }
 
 /* Do timestamps tell where its connections are? */

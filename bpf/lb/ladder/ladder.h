@@ -5,7 +5,7 @@
  *   2. carries a valid cookie    -> its server (affinity table: a suspect's packets visit the scrubber first)
  *   3. known to be closing, or in the local table -> its server
  *   4. services with replicas    -> whose it is by their entries (lb/ladder/replicas.h)
- *      session tls, server not known to answer yet -> whose its hello is (lb/ladder/session.h); a SYN is answered
+ *      session tls or syn_proxy, server not known to answer yet -> lb/ladder/session.h; a SYN is answered
  *   5. otherwise                 -> placement, with the previous owners as further stops
  *
  * steer_find decides and changes nothing but a service's turn (lb/dispatch/turns.h), steer_commit changes and decides
@@ -109,7 +109,7 @@ inline_always enum verdict steer_find(const struct packet *p, struct decision *d
 		verdict = steer_by_carried(p, d);
 	if (d->server)
 		return verdict;
-	if (begins_here(d, verdict)) {
+	if (begins_here(p, d, verdict)) {
 		d->verdict = verdict;
 		return VERDICT_CONTINUE;
 	}

@@ -91,8 +91,8 @@ inline_always enum verdict walk_flow(struct xdp_md *ctx, const struct packet *p,
 			d->carried.echo = d->carried.timestamp; /* the server wrote what it quotes */
 		verdict = steer_slow(flow, service, d);
 		if (verdict == VERDICT_CONTINUE)
-			verdict = service->flags & SERVICE_SESSION ? steer_by_session(flow, service, d)
-								   : steer_by_replicas(flow, service, d);
+			verdict = begins_connections(service) ? steer_by_session(flow, service, d)
+							      : steer_by_replicas(flow, service, d);
 	}
 	d->service = service;
 	if (verdict == VERDICT_CONTINUE)

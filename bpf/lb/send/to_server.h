@@ -96,6 +96,12 @@ __noinline int send_to_server(struct xdp_md *ctx, const struct packet *p, const 
 	return FORWARDED_IN_FRAGMENTS;
 }
 
+/* syn_proxy: the first of a connection that a server gets is no SYN. */
+inline_always _Bool begins_proxied(const struct service *service, enum verdict why)
+{
+	return why == FORWARDED_NEW && begins_connections(service) && !(service->flags & SERVICE_SESSION);
+}
+
 /* Sends a packet on if its server has been found, and counts it there. */
 inline_always enum verdict send_found(struct xdp_md *ctx, const struct packet *p, struct decision *d, enum verdict why)
 {
@@ -109,8 +115,8 @@ inline_always enum verdict send_found(struct xdp_md *ctx, const struct packet *p
 	d->service = service;
 	d->server = server;
 	if (verdict == why || verdict == FORWARDED_IN_FRAGMENTS)
-		count_server(server->counter, is_syn(p), why == FORWARDED_NEW || why == FORWARDED_BY_SESSION,
-			     p->length);
+		count_server(server->counter, is_syn(p) || begins_proxied(service, why),
+			     why == FORWARDED_NEW || why == FORWARDED_BY_SESSION, p->length);
 	return verdict;
 }
 

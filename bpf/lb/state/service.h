@@ -67,12 +67,12 @@ struct service {
 	__u16 id_turns; /* least: turns at the end of the range, one for each id */
 	__u32 row; /* its own index */
 	__u32 quic_base; /* quic: its range of quic_configs */
-	__u32 session; /* session tls: its session_config */
+	__u32 session; /* its session_config, 0: none; session tls, or syn_proxy, which may be off now */
 	__u32 allow; /* its list of allowed_sources */
 	__be32 placed_ipv6[4]; /* which bits of a flow place it: all, or some of its source's address */
 	__be32 placed_ipv4;
 	__u16 placed_ports;
-	__u16 pad16;
+	__u16 syn_proxy; /* not 0: this node answers SYNs now, whatever the first data is: lb/walk/proxied.h */
 	__u32 vip_number; /* of its VIP, of several: tells their connections apart */
 	__u32 pad32;
 	__u64 pad64[2]; /* to a power of two: a row's offset is a shift */
@@ -157,6 +157,18 @@ inline_always const struct service *service_by_number(__u32 number)
 	const __u32 *row = bpf_map_lookup_elem(&service_rows, &number);
 
 	return row && *row ? bpf_map_lookup_elem(&services, row) : 0;
+}
+
+/* May one of us have answered the SYN of a connection? */
+inline_always _Bool begins_connections(const struct service *service)
+{
+	return service->session;
+}
+
+/* Does this node answer all its SYNs now? */
+inline_always _Bool answers_syns(const struct service *service)
+{
+	return service->flags & SERVICE_SESSION || service->syn_proxy;
 }
 
 /* Cheetah's AllServers. 0: no server has this id. */

@@ -30,8 +30,8 @@ enum verdict {
 	FORWARDED_BY_OLDER_KEY, /* affinity quic: by a connection id of a key that is not in use yet or any more. Worry:
 		it grows: connections have ids of that key, so do not drop it. Random datagrams count too: up to
 		forwarded_bad_cookie x servers / (8 x 256^quic.server_id_length) may be these alone */
-	FORWARDED_STARTING, /* affinity quic, session tls: to the server of the connection's first packet; the client
-		has no packet of the server yet */
+	FORWARDED_STARTING, /* affinity quic, session tls, syn_proxy: to the server of the connection's first packet;
+		the client has no packet of the server yet */
 	FORWARDED_BY_SESSION, /* session tls: a ClientHello that resumes a session of this server. Worry: it is low
 		beside forwarded_new: see ballast ctl session list. Many unknown: applications do not use the agent's
 		ticket file (docs/features/sessions.md) */
@@ -75,7 +75,7 @@ enum verdict {
 	ANSWERED_ECHO, /* ping of a VIP */
 	ANSWERED_TOO_BIG, /* the packet does not fit the path to the server: ICMP to the client. Worry: it keeps
 			     growing: MTU */
-	ANSWERED_SYN, /* session tls: a SYN, answered without state */
+	ANSWERED_SYN, /* session tls, syn_proxy: a SYN, answered without state */
 	ANSWERED_HELLO, /* session tls: a repeated segment of an incomplete ClientHello: acknowledged. Worry: it grows
 		with the load: packets are lost */
 	ANSWERED_UNSERVED, /* unserved: reject: for no service of a VIP, refused by a RST or ICMP. Worry: it grows with

@@ -40,10 +40,11 @@ inline_always _Bool fast_by_policy(const struct packet *p, struct decision *d, s
 	return 1;
 }
 
-/* A new connection. Candidates are stops, sessions begin elsewhere, and not everybody may begin one. */
+/* A new connection. Candidates are stops, lb_session begins those whose SYNs are answered, and not everybody may begin
+ * one. */
 inline_always enum verdict fast_dispatch(const struct packet *p, struct decision *d, struct finding *f)
 {
-	if (d->service->columns > 1 || d->service->flags & (SERVICE_SESSION | SERVICE_GUARDED))
+	if (d->service->columns > 1 || d->service->flags & SERVICE_GUARDED || answers_syns(d->service))
 		return VERDICT_CONTINUE;
 	return fast_by_policy(p, d, f) ? FORWARDED_NEW : VERDICT_CONTINUE;
 }
@@ -59,7 +60,8 @@ inline_always enum verdict fast_by_timestamp(const struct packet *p, struct deci
 		return fast_dispatch(p, d, f);
 	if (has_no_timestamp(tcp, end)) {
 		if (p->tcp_flags & TCP_FLAG_RST_BIT ||
-		    service->flags & (SERVICE_SESSION | SERVICE_REPLICATED | SERVICE_GUARDED))
+		    service->flags & (SERVICE_SESSION | SERVICE_REPLICATED | SERVICE_GUARDED) ||
+		    (is_syn(p) && service->syn_proxy))
 			return VERDICT_CONTINUE;
 		steer_by_slot(p, d);
 		return FORWARDED_NO_TIMESTAMP;

@@ -42,7 +42,7 @@ inline_always int fast_others(struct xdp_md *ctx, struct decision *d, const void
 		return NOT_FAST;
 	verdict = fast_find(&p, d, &f, tcp, end);
 	if (verdict == VERDICT_CONTINUE && more &&
-	    (d->service->flags & (SERVICE_SESSION | SERVICE_GUARDED)) == SERVICE_SESSION && is_only_syn(p.tcp_flags) &&
+	    answers_syns(d->service) && !(d->service->flags & SERVICE_GUARDED) && is_only_syn(p.tcp_flags) &&
 	    (timestamp_fast(tcp, end) || has_no_timestamp(tcp, end)))
 		*more = MORE_SYN;
 	if (verdict == VERDICT_CONTINUE || d->stops_count)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* handshake.h - session tls: this node answers SYNs, and remembers nothing (Yuz IV-B). */
+/* handshake.h - session tls, syn_proxy: this node answers SYNs, and remembers nothing (Yuz IV-B). */
 #pragma once
 
 #include "wire/kernel.h"

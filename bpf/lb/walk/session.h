@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* session.h - Yuz III, IV: connections of services with session tls begin at this node. It answers their SYNs and
  * remembers nothing, reads the ClientHello, and tells lb_slow_peer which server the packet goes to: that of the
- * session, or the policy's. From then on the connection goes by its cookie as any other. */
+ * session, or the policy's. From then on the connection goes by its cookie as any other. With syn_proxy it answers SYNs
+ * as well, and reads no ClientHello: proxied.h. */
 #pragma once
 
 #include "wire/kernel.h"
@@ -28,6 +29,7 @@
 #include "lb/walk/ask.h"
 #include "lb/walk/handshake.h"
 #include "lb/walk/hold.h"
+#include "lb/walk/proxied.h"
 #include "lb/walk/report.h"
 
 /* Reads what there is of a hello behind the header. Returns an enum hello_outcome. */
@@ -136,6 +138,8 @@ __noinline int session_begin(struct xdp_md *ctx, struct session_work *w, const s
 	w->begins = 1;
 	if (w->packet.tcp_flags & TCP_FLAG_ACK_BIT &&
 	    syn_cookie_is_good(&config->syn_cookies, &f, bpf_ntohl(tcp->ack_seq) - 1)) {
+		if (!(service->flags & SERVICE_SESSION))
+			return proxied_begins(w, service);
 		if (w->payload && w->payload <= 65535)
 			return BEGINS_BY_HELLO;
 		if (!(w->packet.tcp_flags & TCP_FLAG_FIN_BIT))
@@ -147,7 +151,8 @@ __noinline int session_begin(struct xdp_md *ctx, struct session_work *w, const s
 	if (begun && bpf_ntohl(sequence) - bpf_ntohl(begun->sequence) <= SYN_ACK_WINDOW &&
 	    server_by_id(service, begun->id))
 		return session_again(begun);
-	if ((w->payload || w->packet.tcp_flags & TCP_FLAG_FIN_BIT) && !(w->packet.tcp_flags & TCP_FLAG_RST_BIT)) {
+	if (service->flags & SERVICE_SESSION && (w->payload || w->packet.tcp_flags & TCP_FLAG_FIN_BIT) &&
+	    !(w->packet.tcp_flags & TCP_FLAG_RST_BIT)) {
 		w->begins = 0;
 		return BEGINS_BY_HELLO;
 	}
@@ -175,6 +180,7 @@ inline_always int handle_session(struct xdp_md *ctx)
 	service = service_by_number(number);
 	if (!service)
 		return XDP_DROP;
+	number = service->number; /* of all its VIPs */
 	first = service->session;
 	config = bpf_map_lookup_elem(&session_configs, &first);
 	if (!config)

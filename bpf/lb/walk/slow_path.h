@@ -89,7 +89,7 @@ inline_always int slow_path(struct xdp_md *ctx, int ingress)
 	decision.owner_known = ingress == INGRESS_PEER;
 	verdict = walk(ctx, &packet, &decision, &action);
 	if (verdict == VERDICT_CONTINUE)
-		return decision.service && decision.service->flags & SERVICE_SESSION ? START_SESSION : NEXT_PROGRAM;
+		return decision.service && begins_connections(decision.service) ? START_SESSION : NEXT_PROGRAM;
 	service = decision.service ? decision.service->number : 0;
 	if (verdict == PASSED_NO_SERVICE || verdict == PASSED_UNSUPPORTED)
 		verdict = walk_unserved(ctx, &packet, ingress, verdict);

@@ -137,7 +137,7 @@ static __noinline enum agent_verdict reset_old(struct __sk_buff *skb, struct bpf
 	__u32 next;
 
 	takes_over_here = !!bpf_sk_assign_tcp_reqsk;
-	if (!sk || !served || !f || !takes_over_here || begins(skb, served, f, &numbers) != BEGINS)
+	if (!sk || !served || !f || !takes_over_here || !is_beginning(served, begins(skb, served, f, &numbers)))
 		return AGENT_CONTINUE;
 	socket = socket_address(sk);
 	if (sk->state == SOCKET_TIME_WAIT) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* take_over.h - session tls: a load balancer has answered the client's SYN, and the first packet with data comes to
- * this server: its kernel makes a connection of it, as of one that has answered SYN cookies (Linux 6.9). The client
- * goes on by the load balancer's timestamp, and so does this server's clock. */
+/* take_over.h - session tls, syn_proxy: a load balancer has answered the client's SYN, and the first packet with data,
+ * or with syn_proxy the acknowledgement before it, comes to this server: its kernel makes a connection of it, as of one
+ * that has answered SYN cookies (Linux 6.9). The client goes on by the load balancer's timestamp, and so does this
+ * server's clock. */
 #pragma once
 
 #include "wire/kernel.h"
@@ -15,6 +16,7 @@
 #include "server/verdict.h"
 #include "server/socket/socket.h"
 #include "server/flow/flow.h"
+#include "server/timestamp/column.h"
 #include "server/timestamp/hold_back.h"
 #include "server/timestamp/mark.h"
 #include "server/timestamp/orphan.h"
@@ -70,6 +72,12 @@ enum beginning {
 	BEGINS, /* the first packet with data, or FIN */
 };
 
+/* Does a connection come to be by it? */
+inline_always _Bool is_beginning(const struct served *served, int beginning)
+{
+	return beginning == BEGINS || (beginning == BEGINS_EMPTY && served->flags & SERVED_PROXIED);
+}
+
 /* Has a load balancer sent the number? One of version 0.1 has hashed the client's sequence number. */
 __noinline int is_answer(const struct served *served, const struct syn_cookie_flow *c, __u32 number)
 {
@@ -118,18 +126,19 @@ static __noinline enum agent_verdict take_over(struct __sk_buff *skb, struct bpf
 	struct tcp_numbers numbers = {};
 	struct tcp_sock *tcp;
 	__u32 number;
+	int beginning;
 
-	switch (begins(skb, served, f, &numbers)) {
-	case BEGINS_NOTHING:
+	beginning = begins(skb, served, f, &numbers);
+	if (beginning == BEGINS_NOTHING)
 		return AGENT_CONTINUE;
-	case BEGINS_UNPROVEN: /* the kernel would answer with RST. Without timestamps it may be of a connection that
-				 ended long ago */
+	if (beginning == BEGINS_UNPROVEN) { /* the kernel would answer with RST. Without timestamps it may be of a
+					       connection that ended long ago, or that this kernel has begun */
+		if (!timestamps && served->flags & SERVED_PROXIED && answers_syn_cookie(skb, listener, f))
+			return AGENT_CONTINUE;
 		return timestamps || is_early(served, f) ? INGRESS_DROPPED_BEFORE : AGENT_CONTINUE;
-	case BEGINS_EMPTY: /* what load balancers drop as well */
-		return INGRESS_DROPPED_BEFORE;
-	case BEGINS:
-		break;
 	}
+	if (!is_beginning(served, beginning)) /* what load balancers drop as well */
+		return INGRESS_DROPPED_BEFORE;
 	number = numbers.acknowledged - 1;
 	attrs.mss = syn_cookie_mss[number >> SYN_COOKIE_MSS_SHIFT & 7];
 	if (f->key.ipv6 && attrs.mss < syn_cookie_mss[1]) /* which the kernel refuses: RFC 8200 5 promises it */

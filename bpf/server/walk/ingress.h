@@ -51,7 +51,8 @@ inline_always enum agent_verdict restore(struct __sk_buff *skb)
 	if (!served || !served->flags)
 		return INGRESS_NOT_SERVED;
 	if (flow_find_timestamp(&f, skb) != TIMESTAMP_FOUND)
-		return served->flags & SERVED_SESSION ? restore_nothing(skb, served, &f) : INGRESS_NO_TIMESTAMP;
+		return served->flags & (SERVED_SESSION | SERVED_PROXIED) ? restore_nothing(skb, served, &f)
+									 : INGRESS_NO_TIMESTAMP;
 	if (!f.echo || !(f.tcp_flags & TCP_FLAG_ACK_BIT))
 		return INGRESS_NO_ECHO;
 	if (rewritten_before(skb, &f, FROM_CLIENT))

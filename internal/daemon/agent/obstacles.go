@@ -79,7 +79,7 @@ func (r *reconciler) losses() (losses []*ballastv1.Loss) {
 		if none && s.Service.Forward.Tunnels() {
 			why = cmp.Or(why, strings.Join(detached, "; "), "no device takes packets out of their tunnel")
 		}
-		unseen := why == "" && s.Service.Session == model.SessionTLS && r.features.tracked.Resets != ""
+		unseen := why == "" && (s.Service.Session == model.SessionTLS || s.Service.SYNProxy == model.SYNProxyAlways) && r.features.tracked.Resets != ""
 		if unseen { // what checks begin is a connection with a SYN
 			why = r.features.tracked.Resets
 		}

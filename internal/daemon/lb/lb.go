@@ -18,6 +18,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/lb/liveness"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/replication"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/sweeper"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/synproxy"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/tracing"
 	"github.com/ballast-lb/ballast/internal/daemon/renewal"
 	"github.com/ballast-lb/ballast/internal/daemon/revocations"
@@ -78,6 +79,7 @@ type parts struct {
 	liveness    *liveness.Responder
 	bgp         *bgp.Announcer
 	l2          *l2.Announcer
+	synProxy    *synproxy.Guard
 	console     *console.Console // nil: none
 }
 

@@ -30,6 +30,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/lb/liveness"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/replication"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/sweeper"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/synproxy"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/tracing"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/traffic"
 	"github.com/ballast-lb/ballast/internal/daemon/listen"
@@ -220,6 +221,7 @@ func (lb *lifecycle) start(interfaces []*net.Interface, flows *flowlog.Log) erro
 		return errors.Join(err, lb.tables.Path().Close())
 	}
 	lb.sweeper = sweeper.New(sweeper.Options{Tables: lb.tables, Flows: flows, Save: lb.saveState, Log: lb.log})
+	lb.synProxy = synproxy.New(lb.tables, lb.log)
 	lb.tracer = &tracing.Tracer{Tables: lb.tables, Log: lb.log}
 	lb.programs.attachments.Hooks = lb.tables.Path()
 	lb.programs.exits.Hooks, lb.programs.exits.Log = lb.tables.Path(), lb.log
@@ -267,6 +269,7 @@ func (lb *lifecycle) run(ctx context.Context, listener net.Listener, undo func()
 	running.Go(func() { lb.bgp.Run(ctx) })
 	running.Go(func() { lb.l2.Run(ctx) })
 	running.Go(func() { lb.liveness.Run(ctx) })
+	running.Go(func() { lb.synProxy.Run(ctx) })
 	running.Go(func() { readiness.Log(ctx, lb.log, observer{lb.changes}.notReady) })
 	if lb.credentials != nil {
 		running.Go(func() { lb.credentials.Watch(ctx, lb.log) })

@@ -99,6 +99,7 @@ func (o observer) status() api.LBStatus {
 	if status.Tier, err = o.tierStatus(now); err != nil {
 		status.Problems = append(status.Problems, err.Error())
 	}
+	status.SYNProxy = o.synProxy.On()
 	if o.controllers != nil {
 		status.Replicas = o.replication.Status()
 		status.Problems = append(status.Problems, o.replication.Problems()...)

@@ -79,6 +79,15 @@ func (lb *LB) TimestampSearches(service plan.Place) (searches uint64, err error)
 	return searches, nil
 }
 
+// AnsweredSYNs is how many SYNs of a service were answered.
+func (lb *LB) AnsweredSYNs(service plan.Place) (answered uint64, err error) {
+	perCPU, err := lb.verdictCounter(service.Number, lbVerdictANSWERED_SYN)
+	for _, t := range perCPU {
+		answered += t.Packets
+	}
+	return answered, err
+}
+
 func (lb *LB) verdictCounter(service uint32, verdict lbVerdict) (perCPU []lbTraffic, err error) {
 	if err := lb.objects.VerdictCounters.Lookup(service*uint32(lbVerdictVERDICTS)+uint32(verdict), &perCPU); err != nil {
 		return nil, fmt.Errorf("read counters of service %d: %w", service, err)

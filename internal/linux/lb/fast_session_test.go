@@ -234,7 +234,11 @@ func (w *world) anySYN(random *rand.Rand) (name string, frame []byte) {
 
 // The same SYNs through both paths: answers and counters are the same.
 func TestSYNsOfSessionsTakeTheFastPathAsTheSlowPath(t *testing.T) {
-	w, random := helloWorld(t), seeded(t)
+	helloWorld(t).comparesSYNs(seeded(t))
+}
+
+func (w *world) comparesSYNs(random *rand.Rand) {
+	t := w.TB
 	answered, fast := map[string]int{}, map[string]int{}
 	for n := 0; n < 3000; n++ {
 		name, frame := w.anySYN(random)

@@ -152,7 +152,7 @@ func (r *rig) want(server netip.Addr, forward model.Forward) *plan.Want {
 		s.Name, s.VIP, s.Ports, s.CookieBits = r.fleet.Services[i].Name, r.vips[i], []uint16{servicePort}, 14
 		s.Servers = []model.Server{{Name: "s", ID: serverID, Address: server, Weight: 1}}
 		s.ApplyDefaults()
-		s.Forward, s.Session = forward, r.fleet.Services[i].Session
+		s.Forward, s.Session, s.SYNProxy = forward, r.fleet.Services[i].Session, r.fleet.Services[i].SYNProxy
 		want.Services = append(want.Services, plan.Service{Service: s})
 	}
 	return want

@@ -15,7 +15,7 @@ import (
 const RefusesMultipath = "the listener uses MPTCP, and the kernel takes connections over for plain TCP alone: start the application with " +
 	"GODEBUG=multipathtcp=0 if it is written in Go, or set net.mptcp.enabled to 0 and start it again"
 
-// TakesOver says why connections that load balancers begin (session tls) do not come to be here: as bpf/server/takeover/take_over.h needs it. nil: they do.
+// TakesOver says why connections that load balancers begin (session tls, syn_proxy) do not come to be here: as bpf/server/takeover/take_over.h needs it. nil: they do.
 func TakesOver() error {
 	kernel, err := btf.LoadKernelSpec()
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -49,6 +50,9 @@ func printStatus(out *command.Table, s anyStatus) {
 	}
 	if len(s.Controllers) > 0 || s.Revision > 0 {
 		out.Line("controllers\t%s\nrevision\t%d", strings.Join(s.Controllers, ", "), s.Revision)
+	}
+	for _, service := range slices.Sorted(maps.Keys(s.SYNProxy)) {
+		out.Line("syn proxy\tservice %s: on since %s", service, s.SYNProxy[service].UTC().Format(time.RFC3339))
 	}
 	printTier(out, &s.LBStatus)
 	printReplicas(out, s.Replicas)

@@ -48,7 +48,8 @@ type Tickets struct {
 	own    string                             // where the secret of this host alone is kept; empty: it is not, or was read from there
 	secret rotation.TicketSecret              // of this host, or of a file: which load balancers do not have, as it decrypts sessions
 	unkept string                             // why the secret does not outlive the process
-	unable []string                           // why connections of such services do not come to be here
+	begun  []plan.AgentService                // whose connections may begin at load balancers
+	unable []string                           // why they do not come to be here
 
 	refused uint64 // packets, by the kernel
 	lately  time.Time
@@ -111,21 +112,21 @@ func (t *Tickets) makeOwn() {
 	}
 }
 
-// Set follows the services, and the keys that controllers have given them.
-func (t *Tickets) Set(keys *model.Keys, fleet map[string]rotation.ServiceTickets, services []plan.AgentService) {
-	t.fleet = fleet
+// Set follows the services with sessions, the keys that controllers have given them, and all services whose connections load balancers may begin.
+func (t *Tickets) Set(keys *model.Keys, fleet map[string]rotation.ServiceTickets, services, begun []plan.AgentService) {
+	t.fleet, t.begun = fleet, begun
 	if t.own != "" && slices.ContainsFunc(services, func(s plan.AgentService) bool { return t.source(s.Service) == ticketsOfHost }) {
 		t.makeOwn()
 	}
 	t.Files.Set(keys, services)
-	if t.unable = nil; len(services) == 0 {
+	if t.unable = nil; len(begun) == 0 {
 		return
 	}
 	if err := server.TakesOver(); err != nil {
-		for _, s := range services {
-			t.unable = append(t.unable, fmt.Sprintf("service %s: session tls: %v", s.Service.Name, err))
+		for _, s := range begun {
+			t.unable = append(t.unable, fmt.Sprintf("service %s: %s: %v", s.Service.Name, beginsBy(s.Service), err))
 		}
-		t.Log.Error("connections of services with session tls do not come to be at this host", "problems", t.unable)
+		t.Log.Error("connections that load balancers begin do not come to be at this host", "problems", t.unable)
 	}
 }
 
@@ -137,7 +138,7 @@ const (
 
 // Observe counts what the kernel has refused since the last time, and sees who listens.
 func (t *Tickets) Observe(path *server.Server, now time.Time) {
-	if len(t.Services) == 0 {
+	if len(t.begun) == 0 {
 		t.multipath = nil
 		return
 	}
@@ -160,7 +161,7 @@ func (t *Tickets) seeListeners() {
 	if err != nil {
 		return
 	}
-	for _, s := range t.Services {
+	for _, s := range t.begun {
 		for _, port := range s.Service.Ports {
 			listens := func(vip netip.Addr) bool { return mptcp.ListensAt(list, netip.AddrPortFrom(vip, port)) }
 			if slices.ContainsFunc(s.Service.VIPs(), listens) {
@@ -169,8 +170,16 @@ func (t *Tickets) seeListeners() {
 		}
 	}
 	if len(t.multipath) > 0 && !slices.Equal(before, t.multipath) {
-		t.Log.Error("connections of services with session tls do not come to be at this host", "problems", t.multipath)
+		t.Log.Error("connections that load balancers begin do not come to be at this host", "problems", t.multipath)
 	}
+}
+
+// beginsBy is the field that has load balancers begin a service's connections.
+func beginsBy(s *model.Service) string {
+	if s.Session != model.SessionNone {
+		return "session " + s.Session.String()
+	}
+	return "syn_proxy " + s.SYNProxy.String()
 }
 
 // Problems are why connections of such services do not come to be.
@@ -180,7 +189,7 @@ func (t *Tickets) Problems() []string {
 		found = append(found, t.unkept)
 	}
 	if len(t.unable)+len(t.multipath) == 0 && !t.lately.IsZero() && time.Since(t.lately) < refusedFor {
-		found = append(found, fmt.Sprintf("session tls: the kernel has refused %d first packets of connections, also within the last minute: most likely %s", t.refused, server.RefusesMultipath))
+		found = append(found, fmt.Sprintf("session tls or syn_proxy: the kernel has refused %d first packets of connections, also within the last minute: most likely %s", t.refused, server.RefusesMultipath))
 	}
 	return found
 }

@@ -49,7 +49,7 @@ func TestApplicationsFindWhatTicketsAreMadeOfInAFile(t *testing.T) {
 	read := func() *sessionticket.File {
 		t.Helper()
 		made := openTickets(t, o)
-		made.Set(keys, nil, services)
+		made.Set(keys, nil, services, services)
 		if len(made.Unwritten) != 0 {
 			t.Fatal(made.Unwritten)
 		}
@@ -84,7 +84,7 @@ func TestServersWithOneKeyReadEachOthersTickets(t *testing.T) {
 	keys, services := ticketService()
 	file := func(state, key string) *sessionticket.File {
 		made := openTickets(t, Options{RunDir: filepath.Join(dir, state), StateDir: filepath.Join(dir, state), Instance: "default", Key: key})
-		made.Set(keys, nil, services)
+		made.Set(keys, nil, services, services)
 		return made.file(keys, services[0].Service, services[0].Server)
 	}
 	if !bytes.Equal(file("a", key).TicketKey, file("b", key).TicketKey) {
@@ -119,7 +119,7 @@ func TestKeysOfControllersGoBeforeTheHostsOwnAndAGivenOneBeforeAll(t *testing.T)
 	keys, services := ticketService()
 	own := filepath.Join(o.StateDir, "default", "ticket.key")
 	made := openTickets(t, o)
-	made.Set(keys, fleetTickets(3, 1, 2, 4), services)
+	made.Set(keys, fleetTickets(3, 1, 2, 4), services, services)
 	path := made.Path(services[0].Service)
 	read := func() (file sessionticket.File) {
 		t.Helper()
@@ -153,7 +153,7 @@ func TestKeysOfControllersGoBeforeTheHostsOwnAndAGivenOneBeforeAll(t *testing.T)
 		t.Errorf("status %+v", s)
 	}
 
-	made.Set(keys, nil, services) // it has left, or these are older controllers
+	made.Set(keys, nil, services, services) // it has left, or these are older controllers
 	if file := read(); len(file.TicketKeys) != 0 || bytes.Equal(file.TicketKey, file.TicketKeyBefore) || made.Status()[0].Source != "host" {
 		t.Errorf("without keys of controllers: %d", len(file.TicketKeys))
 	}
@@ -169,7 +169,7 @@ func TestKeysOfControllersGoBeforeTheHostsOwnAndAGivenOneBeforeAll(t *testing.T)
 		t.Fatal(err)
 	}
 	given := openTickets(t, o)
-	given.Set(keys, fleetTickets(3, 1), services)
+	given.Set(keys, fleetTickets(3, 1), services, services)
 	if file := read(); len(file.TicketKeys) != 0 || file.TicketKey[0] == 0xc0 || given.Status()[0].Source != "file" {
 		t.Errorf("with --ticket-key: %d keys of controllers", len(file.TicketKeys))
 	}
@@ -196,7 +196,7 @@ func TestKeysAreReportedOnceAllFilesHaveThem(t *testing.T) {
 	if err := errors.Join(os.MkdirAll(filepath.Dir(blocked), 0o755), os.WriteFile(blocked, nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	if made.Set(keys, fleetTickets(1, 2), services); len(made.Written().Fingerprints) != 0 {
+	if made.Set(keys, fleetTickets(1, 2), services, services); len(made.Written().Fingerprints) != 0 {
 		t.Error("reported although nothing is written")
 	}
 	if err := os.Remove(blocked); err != nil {
@@ -208,12 +208,12 @@ func TestKeysAreReportedOnceAllFilesHaveThem(t *testing.T) {
 	mail := *services[0].Service
 	mail.Name = "mail"
 	two := append(services, plan.AgentService{Service: &mail, Server: services[0].Server})
-	if made.Set(keys, fleetTickets(1, 2), two); len(made.Written().Fingerprints) != 0 {
+	if made.Set(keys, fleetTickets(1, 2), two, two); len(made.Written().Fingerprints) != 0 {
 		t.Error("reported although one of two services has none")
 	}
 	fleet := fleetTickets(1, 2)
 	fleet["mail"] = fleetTickets(2, 3)["web"]
-	if made.Set(keys, fleet, two); len(made.Written().Fingerprints) != 1 || made.Written().Fingerprints[2] == nil {
+	if made.Set(keys, fleet, two, two); len(made.Written().Fingerprints) != 1 || made.Written().Fingerprints[2] == nil {
 		t.Errorf("reported %v, both have epoch 2", made.Written())
 	}
 }
@@ -230,7 +230,7 @@ func TestListenersThatTakeNothingOverAreNamed(t *testing.T) {
 	space, dir := progtest.NewSpace(t, "tickets"), t.TempDir()
 	keys, services := ticketService()
 	made := openTickets(t, Options{RunDir: dir, StateDir: dir, Instance: "default"})
-	made.Set(keys, nil, services)
+	made.Set(keys, nil, services, services)
 	problems := func(multipath bool) string {
 		t.Helper()
 		config := net.ListenConfig{}

@@ -42,7 +42,7 @@ func (t *Tracking) observe(now time.Time, total unanswered.TakenOver) {
 	if t.reset != "" && before == "" {
 		t.log.Warn(t.reset)
 	} else if t.reset == "" && before != "" {
-		t.log.Info("the kernel resets no connections of session tls any more, or nobody connects")
+		t.log.Info("the kernel resets none of the connections that load balancers begin any more, or nobody connects")
 	}
 }
 
@@ -55,6 +55,6 @@ func (t *Tracking) whyReset() string {
 			remedy = ": start the agent without --keep-tracking, or do not track TCP at the services' VIPs and ports by rules of your own"
 		}
 	}
-	return fmt.Sprintf("the kernel has reset connections of session tls as soon as it was given them, within the last %d minutes (counter %s): %s%s",
+	return fmt.Sprintf("the kernel has reset connections that load balancers begin as soon as it was given them, within the last %d minutes (counter %s): %s%s",
 		unanswered.ResetMemory/time.Minute, resetTakenOver, cause, remedy)
 }

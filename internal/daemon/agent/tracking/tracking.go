@@ -68,7 +68,7 @@ func (t *Tracking) Follow() {
 	t.clean = err == nil && len(t.wanted) == 0
 	t.Resets = ""
 	if err != nil && len(t.wanted) > 0 {
-		problem = fmt.Sprintf("connections of session tls may be reset, as the kernel may track them: %v", err)
+		problem = fmt.Sprintf("connections that load balancers begin may be reset, as the kernel may track them: %v", err)
 		if t.Resets = unprotected(err); t.Resets != "" {
 			problem = t.Resets
 		}
@@ -102,7 +102,7 @@ func unprotected(unmade error) string {
 	if err != nil || translation == "" {
 		return ""
 	}
-	return fmt.Sprintf("connections of session tls are reset: the kernel tracks them and has address translation (%s), and the table that keeps them out "+
+	return fmt.Sprintf("connections that load balancers begin are reset: the kernel tracks them and has address translation (%s), and the table that keeps them out "+
 		"cannot be made: %v: remove the translation, or keep them out by rules of your own and start the agent with --keep-tracking", translation, unmade)
 }
 
@@ -112,7 +112,7 @@ func (t *Tracking) translated() (problem string, err error) {
 	if err != nil || chain == "" {
 		return "", err
 	}
-	return fmt.Sprintf("connections of session tls are reset: the kernel tracks them and has address translation (%s): start the agent without --keep-tracking, "+
+	return fmt.Sprintf("connections that load balancers begin are reset: the kernel tracks them and has address translation (%s): start the agent without --keep-tracking, "+
 		"or do not track them by rules of your own", chain), nil
 }
 

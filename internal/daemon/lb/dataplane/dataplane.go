@@ -50,6 +50,7 @@ type Tables struct {
 	counted  map[string]*counted        // by service
 	given    map[string]*given          // by service
 	reported map[string]*reported       // by service
+	flooded  map[string]bool            // services with syn_proxy auto that is on
 	accepts  netip.Addr                 // where the first tier sends to
 	starts   map[string]starts          // by service; of those with slow_start
 	begun    chan struct{}              // servers have begun to start: Start waits for it
@@ -99,6 +100,7 @@ func (t *Tables) Reconcile(next *desired.State) error {
 				t.weights[service] = &follow.Weights{Values: weights}
 			}
 		}
+		t.flooded = t.tables.AnswersSYNs(next.Running.Services)
 	}
 	follows := make(map[string]bool, len(t.weights))
 	for i := range next.Running.Services {
@@ -109,6 +111,10 @@ func (t *Tables) Reconcile(next *desired.State) error {
 	maps.DeleteFunc(t.counted, func(name string, _ *counted) bool { return next.Running.Service(name) == nil })
 	maps.DeleteFunc(t.given, func(name string, _ *given) bool { return next.Running.Service(name) == nil })
 	maps.DeleteFunc(t.reported, func(name string, _ *reported) bool { return next.Running.Service(name) == nil })
+	maps.DeleteFunc(t.flooded, func(name string, _ bool) bool {
+		s := next.Running.Service(name)
+		return s == nil || s.SYNProxy != model.SYNProxyAuto
+	})
 	return t.follow(next)
 }
 
@@ -171,6 +177,7 @@ func (t *Tables) follow(state *desired.State) error {
 		if weights := t.weights[s.Name]; weights != nil {
 			s.Weights = weights.Values
 		}
+		s.Flooded = t.flooded[s.Name]
 		t.sparesOwn(s)
 	}
 	if err := t.keepFromFunctions(state); err != nil {
@@ -180,7 +187,7 @@ func (t *Tables) follow(state *desired.State) error {
 	if err != nil {
 		return err
 	}
-	next := &Snapshot{State: state, Followed: true, Generation: before.Generation, Paths: t.paths.Known, Pathless: only(t.paths.Why, addresses), path: t.path}
+	next := &Snapshot{State: state, Followed: true, Generation: before.Generation, Paths: t.paths.Known, Pathless: only(t.paths.Why, addresses), Flooded: maps.Clone(t.flooded), path: t.path}
 	if len(changes) > 0 {
 		next.Generation++
 	}

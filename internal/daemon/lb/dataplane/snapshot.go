@@ -29,6 +29,7 @@ type Snapshot struct {
 	Paths      map[netip.Addr]plan.Path
 	Pathless   map[netip.Addr]string // why the kernel knows no path now
 	Incomplete bool                  // a change was carried out only in part
+	Flooded    map[string]bool       // services with syn_proxy auto that is on
 
 	path *lb.LB
 }

@@ -29,6 +29,7 @@ var (
 	serverState   = prometheus.NewDesc("ballast_server_state", "1 for the state that a server is in: active, draining, off or removed.", []string{"service", "server", "id", "state"}, nil)
 	searchesTotal = prometheus.NewDesc("ballast_timestamp_searches_total", "Packets whose TCP options match none of the usual patterns, and were searched for the timestamp, which costs some 100 ns. Worry: it is most of the traffic.", []string{"service"}, nil)
 	sessionHellos = prometheus.NewDesc("ballast_session_hellos_total", "First packets with data of connections with session tls, by outcome: resumed; by the policy: none (no session), unknown (of no server, or of a dropped key), unavailable (server unhealthy or removed), limited (more clients than session_clients), untimed (no timestamps), incomplete, malformed, not_tls.", []string{"service", "outcome"}, nil)
+	synProxyOn    = prometheus.NewDesc("ballast_syn_proxy_on", "1 while this load balancer answers the SYNs of a service with syn_proxy; 0: they are below syn_limit.", []string{"service"}, nil)
 	serverHealthy = prometheus.NewDesc("ballast_server_healthy", "Result of checks, whatever all_down makes of it: 0: unhealthy; 1: healthy, or not checked.", []string{"service", "server", "id"}, nil)
 	serverInUse   = prometheus.NewDesc("ballast_server_in_use", "1: a server gets new connections from here; 0: its state, weight or health prevents it.", []string{"service", "server", "id"}, nil)
 	serverWeight  = prometheus.NewDesc("ballast_server_weight", "Weight of a server for new connections, as the dispatch policy uses it now; 0: none.", []string{"service", "server", "id"}, nil)
@@ -87,6 +88,9 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	starting := m.Tables.Starting()
 	for i := range services {
 		collectService(out, &services[i])
+		if proxy := services[i].SYNProxy; proxy != model.SYNProxyOff {
+			gauge(out, synProxyOn, listen.Bool(proxy == model.SYNProxyAlways || now.Flooded[services[i].Name]), services[i].Name)
+		}
 		if services[i].Name == "" || now.SendsToNodes(&services[i].Service) {
 			continue
 		}

@@ -189,8 +189,8 @@ func (s *Service) validatePorts(path string, found *findings) {
 	if len(s.PortRanges) > 0 && s.Return == ReturnThrough {
 		found.add(path+".ports", fmt.Sprintf("list up to %d ports, or use return: direct", MaxPorts), "answers of return: through are recognised by their port, and a range has too many")
 	}
-	if len(s.PortRanges) > 0 && s.Session == SessionTLS {
-		found.add(path+".ports", fmt.Sprintf("list up to %d ports", MaxPorts), "agents keep single ports of session: tls out of connection tracking, and no ranges")
+	if len(s.PortRanges) > 0 && s.BegunForServers() {
+		found.add(path+".ports", fmt.Sprintf("list up to %d ports", MaxPorts), "agents keep single ports of session: tls and syn_proxy out of connection tracking, and no ranges")
 	}
 	if len(s.Ports) == 0 && s.Health.Port == 0 && s.Health.Check != CheckNone && s.Health.Check != CheckExec {
 		found.add(path+".health.port", "give the port that servers answer checks at", "missing: a service with ranges of ports alone has none that every server listens at")

@@ -43,6 +43,7 @@ func TestDestinationsThatCannotBeAreRefused(t *testing.T) {
 		{"range from 0", first(func(s *Service) { s.PortRanges = []PortRange{{0, 10}} }), "services[0].ports[2]", "not a port"},
 		{"range with through", first(func(s *Service) { s.Return, s.PortRanges = ReturnThrough, []PortRange{{1000, 2000}} }), "services[0].ports", "return: direct"},
 		{"range with sessions", first(func(s *Service) { s.Session, s.PortRanges = SessionTLS, []PortRange{{1000, 2000}} }), "services[0].ports", "connection tracking"},
+		{"range with syn_proxy", first(func(s *Service) { s.SYNProxy, s.PortRanges = SYNProxyAlways, []PortRange{{1000, 2000}} }), "services[0].ports", "connection tracking"},
 		{"ranges alone, checked", first(func(s *Service) { s.Ports, s.PortRanges, s.Health.Check = nil, []PortRange{{1000, 2000}}, CheckTCP }), "services[0].health.port", "missing"},
 		{"range of another service", add(func(s *Service) { s.VIP, s.PortRanges = vip("198.51.100.10"), []PortRange{{100, 500}} }), "services[1].ports[1]", "port 443"},
 		{"port of another one's range", func(f *Fleet) {

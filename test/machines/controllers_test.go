@@ -17,10 +17,10 @@ func until(command, wanted string) string {
 // connection breaks, and a controller whose disk is lost comes back from a backup.
 func TestControllersComeAndGoUnderTraffic(t *testing.T) {
 	r := underRequests(t, packaged(t))
-	r.on("c1", `ballast ctl pki issue fleet controller c2 --address 10.0.0.11
-ballast ctl pki issue fleet controller c3 --address 10.0.0.12
-scp -q fleet/c2.crt fleet/c2.key s1:/etc/ballast/tls/
-scp -q fleet/c3.crt fleet/c3.key s2:/etc/ballast/tls/`)
+	r.on("c1", `ballast ctl pki issue /etc/ballast/authority controller c2 --address 10.0.0.11
+ballast ctl pki issue /etc/ballast/authority controller c3 --address 10.0.0.12
+scp -q /etc/ballast/authority/c2.crt /etc/ballast/authority/c2.key s1:/etc/ballast/tls/
+scp -q /etc/ballast/authority/c3.crt /etc/ballast/authority/c3.key s2:/etc/ballast/tls/`)
 	for _, machine := range []string{"s1", "s2"} {
 		r.on(machine, join)
 	}

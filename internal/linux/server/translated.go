@@ -19,7 +19,7 @@ const translatedBatch = 4096
 
 // translatedFlow is struct flow_key.
 type translatedFlow struct {
-	Service    plan.VIPKey
+	Service    plan.PortKey
 	Client     [16]byte
 	ClientPort [2]byte
 	Pad        uint16

@@ -47,8 +47,8 @@ func (s *Service) validateAllow(path string, found *findings) {
 			found.add(at, fmt.Sprintf("use %s", prefix.Masked()), "%s has bits behind its length", prefix)
 		case slices.Contains(s.Allow[:i], prefix):
 			found.add(at, "remove it", "%s is listed twice", prefix)
-		case s.VIP.IsValid() && prefix.Addr().Is4() != s.VIP.Is4():
-			found.add(at, "remove it", "clients of %s have %s addresses", s.VIP, family(s.VIP))
+		case s.VIP.IsValid() && !slices.ContainsFunc(s.VIPs(), func(vip netip.Addr) bool { return vip.Is4() == prefix.Addr().Is4() }):
+			found.add(at, "remove it", "clients of %s have %s addresses", s.Where(), family(s.VIP))
 		}
 	}
 }

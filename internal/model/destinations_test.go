@@ -77,6 +77,19 @@ func TestAllPortsLeaveThoseThatOthersName(t *testing.T) {
 	}
 }
 
+func TestClientsOfBothFamiliesMayBeAllowedAtVIPsOfBoth(t *testing.T) {
+	f := fleet(3)
+	f.Services[0].Allow = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8::/32")}
+	f.ApplyDefaults()
+	if err := f.Validate(); err == nil {
+		t.Error("a prefix of IPv6 is accepted at a VIP of IPv4")
+	}
+	f.Services[0].MoreVIPs = []netip.Addr{netip.MustParseAddr("2001:db8::10")}
+	if err := f.Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestPortsAreReadAndWrittenAlike(t *testing.T) {
 	for text, want := range map[string]string{"80": "80", "30000-32767": "30000-32767", "all": "all", "1-65535": "all", "80 - 90": "80-90"} {
 		s := Service{}

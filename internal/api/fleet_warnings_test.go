@@ -51,10 +51,11 @@ func TestWhatHarmsClientsOrCannotBeTakenBackNeedsForce(t *testing.T) {
 		"removal of the service": {func(fleet ballastv1connect.FleetClient, force bool) (*ballastv1.ChangeResponse, error) {
 			return fleet.RemoveService(t.Context(), &ballastv1.RemoveServiceRequest{Service: "web", Force: force})
 		}, "service web: it goes"},
-		"a table": {put(t, &ballastv1.Service{Affinity: "table"}), "affinity cookie -> table cannot be taken back"},
-		"a hash":  {put(t, &ballastv1.Service{Affinity: "hash", Dispatch: "maglev"}), "the connections that it has break"},
-		"a vip":   {put(t, &ballastv1.Service{Vip: "198.51.100.99"}), "vip or protocol changes"},
-		"a port":  {put(t, &ballastv1.Service{Ports: []uint32{443}}), "port 80 goes"},
+		"a table":      {put(t, &ballastv1.Service{Affinity: "table"}), "affinity cookie -> table cannot be taken back"},
+		"a hash":       {put(t, &ballastv1.Service{Affinity: "hash", Dispatch: "maglev"}), "the connections that it has break"},
+		"a vip":        {put(t, &ballastv1.Service{Vip: "198.51.100.99"}), "vip or protocol changes"},
+		"further vips": {put(t, &ballastv1.Service{Vips: []string{"198.51.100.10", "2001:db8::10"}}), "2001:db8::10 comes: a server that has not got it"},
+		"a port":       {put(t, &ballastv1.Service{Ports: []uint32{443}}), "port 80 goes"},
 		"apply without the service": {func(fleet ballastv1connect.FleetClient, force bool) (*ballastv1.ChangeResponse, error) {
 			return fleet.Apply(t.Context(), &ballastv1.ApplyRequest{Force: force})
 		}, "service web: it goes"},

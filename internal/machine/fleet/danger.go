@@ -119,13 +119,14 @@ func serversTaking(s *model.Service) (addresses []netip.Addr) {
 	return addresses
 }
 
-func lostVIPs(from, to *model.Service) (lost []string) {
-	for _, vip := range from.VIPs() {
-		if !to.HasVIP(vip) {
-			lost = append(lost, vip.String())
+// notIn are the VIPs of a service that another one has not.
+func notIn(a, b *model.Service) (vips []string) {
+	for _, vip := range a.VIPs() {
+		if !b.HasVIP(vip) {
+			vips = append(vips, vip.String())
 		}
 	}
-	return lost
+	return vips
 }
 
 func serviceDangers(from, to *model.Service, gone []string, unhealthy unhealthyOf) (lines []string) {
@@ -141,12 +142,15 @@ func serviceDangers(from, to *model.Service, gone []string, unhealthy unhealthyO
 	if len(from.Servers) == 0 {
 		return lines // nobody is connected
 	}
+	if further := notIn(to, from); len(further) > 0 && from.SharesVIP(to) && to.Return == model.ReturnDirect {
+		add("%s comes: a server that has not got it on lo yet gets no new connections, of other VIPs either", strings.Join(further, ", "))
+	}
 	nat := func(s *model.Service) bool { return s.Forward == model.ForwardNAT }
 	switch {
 	case !from.SharesVIP(to) || from.Protocol != to.Protocol || from.Destinations != to.Destinations:
 		add("vip or protocol changes: the connections that it has break")
 	case slices.ContainsFunc(from.VIPs(), func(vip netip.Addr) bool { return !to.HasVIP(vip) }):
-		add("%s goes: its connections end", strings.Join(lostVIPs(from, to), ", "))
+		add("%s goes: its connections end", strings.Join(notIn(from, to), ", "))
 	case from.VIP != to.VIP && (from.Affinity == model.AffinityQUIC || from.Session == model.SessionTLS):
 		add("the first vip changes: connection ids and sessions of clients name no server any more")
 	case from.Affinity == model.AffinityCookie && to.Affinity == model.AffinityTable:

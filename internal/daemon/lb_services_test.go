@@ -66,7 +66,7 @@ func TestServicesComeChangeAndGoByCtl(t *testing.T) {
 
 	changes, err := h.put(&ballastv1.Service{Name: "shop", Dispatch: "hash", Fallback: "hash", Ports: []uint32{443}})
 	require(t, err)
-	want := []string{"service shop: ports [80 443] -> [443]", "service shop: dispatch rr -> hash", "service shop: fallback second-chance -> hash"}
+	want := []string{"service shop: ports 80,443 -> 443", "service shop: dispatch rr -> hash", "service shop: fallback second-chance -> hash"}
 	if !slices.Equal(changes, want) {
 		t.Errorf("the change did %q, not %q", changes, want)
 	}

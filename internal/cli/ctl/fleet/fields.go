@@ -91,6 +91,8 @@ func copyField(to, from protoreflect.Message, key string) {
 	switch {
 	case nested:
 		copyField(to.Mutable(field).Message(), from.Get(field).Message(), rest)
+	case field.IsList() && !from.Has(field):
+		to.Clear(field)
 	case field.Message() != nil && !from.Has(field): // 0s
 		to.Mutable(field)
 	default:

@@ -155,7 +155,7 @@ func (a *Agent) Rekey(fleet *model.Fleet, have map[VIPKey]AgentRow) {
 func byList(rows map[VIPKey]AgentRow) map[PortKey][]VIPKey {
 	keys := map[PortKey][]VIPKey{}
 	for key := range rows {
-		keys[key.list()] = append(keys[key.list()], key)
+		keys[key.List()] = append(keys[key.List()], key)
 	}
 	return keys
 }
@@ -163,7 +163,7 @@ func byList(rows map[VIPKey]AgentRow) map[PortKey][]VIPKey {
 // rekey does so for one service, whose ports may have become a range, or single ones.
 func (a *Agent) rekey(fleet *model.Fleet, service *model.Service, published map[PortKey][]VIPKey, have map[VIPKey]AgentRow) {
 	for _, vip := range service.VIPs() {
-		for _, key := range published[vipKey(vip, 0, uint8(service.Protocol)).list()] {
+		for _, key := range published[vipKey(vip, 0, uint8(service.Protocol)).List()] {
 			row := have[key]
 			if _, served := a.Served[key]; served || row.Flags == 0 || row.CookieBits != service.CookieBits || !service.HasAnyPort(key.Ports()) {
 				continue
@@ -260,7 +260,7 @@ func (a *Agent) Keeps(fleet *model.Fleet, have map[VIPKey]AgentRow) error {
 
 // overlapping is a row whose ports a range has now, if no other one has the key of the row: that of all ports may have others'.
 func overlapping(have map[VIPKey]AgentRow, published map[PortKey][]VIPKey, key VIPKey) AgentRow {
-	for _, other := range published[key.list()] {
+	for _, other := range published[key.List()] {
 		if other.Ports().Overlaps(key.Ports()) && key.Ports() != model.AllPorts {
 			return have[other]
 		}

@@ -114,14 +114,14 @@ func (u *update) makeRoomForRanges(before, after map[VIPKey]uint32) {
 	both := map[PortKey]int{}
 	for key := range after {
 		if key.Last != 0 {
-			both[key.list()]++
+			both[key.List()]++
 		}
 	}
 	for _, key := range sortedKeys(before, vipOrder) {
 		if _, stays := after[key]; stays || key.Last == 0 {
 			continue
 		}
-		if both[key.list()]++; both[key.list()] > 2*model.MaxPortRanges {
+		if both[key.List()]++; both[key.List()] > 2*model.MaxPortRanges {
 			u.add(DeleteVIP{key})
 			delete(before, key)
 		}

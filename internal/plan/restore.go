@@ -131,7 +131,7 @@ func (t *Tables) restoreService(r Reader, number uint32) (*published, error) {
 		return nil, fmt.Errorf("restore service %d: its tables contradict each other: detach and start afresh", number)
 	}
 	session := row.Session
-	p.image = image{row: row.unplaced(number), main: addressOf(row.VIP), servers: map[uint16]ServerRow{}, returns: map[ReturnKey]returning{},
+	p.image = image{row: row.unplaced(number), main: AddressOf(row.VIP), servers: map[uint16]ServerRow{}, returns: map[ReturnKey]returning{},
 		rounds: withoutCounters(r.Rounds(p.rounds.base, p.rounds.count), row.Classes)}
 	p.image.allow = sorted(t.unlisted[p.allowed.base])
 	delete(t.unlisted, p.allowed.base)

@@ -33,8 +33,8 @@ type VIPKey struct {
 	Last uint16 // 0: one port
 }
 
-// list is the key that names the list which a range is in.
-func (k VIPKey) list() PortKey {
+// List is the key that names the list which ranges of its address and protocol are in.
+func (k PortKey) List() PortKey {
 	return PortKey{Address: k.Address, Protocol: k.Protocol, IPv6: k.IPv6}
 }
 
@@ -63,8 +63,8 @@ func (k VIPKey) VIP() netip.Addr {
 	return netip.AddrFrom4([4]byte(k.Address[:4]))
 }
 
-// addressOf is the address of WireAddress: no IPv6 address that packets go to ends in twelve bytes of 0.
-func addressOf(wire [16]byte) netip.Addr {
+// AddressOf is the address of WireAddress: no IPv6 address that packets go to ends in twelve bytes of 0.
+func AddressOf(wire [16]byte) netip.Addr {
 	if [12]byte(wire[4:]) == [12]byte{} {
 		return netip.AddrFrom4([4]byte(wire[:4]))
 	}

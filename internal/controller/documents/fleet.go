@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"net/netip"
 	"reflect"
 	"slices"
 	"time"
@@ -117,27 +118,36 @@ func (s *Snapshot) Changes(n *fleet.Desired) (documents []store.Document, err er
 	for i := range n.Running.Services {
 		here[n.Running.Services[i].Name] = true
 	}
-	gone := map[string]bool{} // a VIP is free before another service takes it
-	for name := range s.Services {
-		gone[name] = !here[name]
-	}
-	remove := func(makesWay func(*model.Service) bool) {
-		for _, name := range slices.Sorted(maps.Keys(gone)) {
-			if !gone[name] || !makesWay(&s.Services[name].Service) {
-				continue
+	gone := map[netip.Addr]map[string]bool{} // services that are no more, by VIP: it is free before another one takes it
+	for name, service := range s.Services {
+		for _, vip := range service.Service.VIPs() {
+			if here[name] {
+				break
 			}
+			if gone[vip] == nil {
+				gone[vip] = map[string]bool{}
+			}
+			gone[vip][name] = true
+		}
+	}
+	remove := func(names map[string]bool) {
+		for _, name := range slices.Sorted(maps.Keys(names)) {
 			documents = append(documents, s.Delete(ServicesPrefix+name))
 			if key := HealthPrefix + name; s.Revisions[key] != 0 {
 				documents = append(documents, s.Delete(key))
 			}
-			gone[name] = false
+			for _, vip := range s.Services[name].Service.VIPs() {
+				delete(gone[vip], name)
+			}
 		}
 	}
 	for i := range n.Running.Services {
 		service := &n.Running.Services[i]
 		next := &Service{*service, removed[service.Name], n.Past[service.Name], files[service.Name]}
 		if before := s.Services[service.Name]; before == nil || !before.same(next) {
-			remove(service.SharesVIP)
+			for _, vip := range service.VIPs() {
+				remove(gone[vip])
+			}
 			if before != nil {
 				known := cmp.Or(s.Health[service.Name], &fleet.Unhealthy{})
 				if health := known.WithAdded(&before.Service, service); len(health.Down) != len(known.Down) {
@@ -147,7 +157,9 @@ func (s *Snapshot) Changes(n *fleet.Desired) (documents []store.Document, err er
 			put(ServicesPrefix+service.Name, next)
 		}
 	}
-	remove(func(*model.Service) bool { return true })
+	for _, vip := range slices.SortedFunc(maps.Keys(gone), netip.Addr.Compare) {
+		remove(gone[vip])
+	}
 	return documents, err
 }
 

@@ -32,7 +32,7 @@ func OpenBench(limits plan.Limits, evict bool) (*LB, error) {
 	if err := lb.objects.load(spec, ebpf.CollectionOptions{}); err != nil {
 		return nil, fmt.Errorf("load the load balancer's program: %w", err)
 	}
-	if err := errors.Join(lb.mapTables(), lb.openRanges()); err != nil {
+	if err := errors.Join(lb.mapTables(), lb.adoptVIPs()); err != nil {
 		return nil, errors.Join(err, lb.Close())
 	}
 	return lb, nil

@@ -1,7 +1,6 @@
 package lb
 
 import (
-	"errors"
 	"net/netip"
 	"testing"
 
@@ -27,7 +26,7 @@ func restOf(s *model.Service) {
 func (w *world) reopen() {
 	w.Helper()
 	w.lb.vipSlotsOf = map[uint32][]*vipSlot{}
-	mustSet(errors.Join(w.lb.openRanges(), w.lb.adoptVIPSlots()))
+	mustSet(w.lb.adoptVIPs())
 	restored, err := plan.Restore(testLimits, w.lb)
 	mustSet(err)
 	w.tables, shared.tables = restored, restored

@@ -386,12 +386,12 @@ func TestPlacesOfDestinationsFollowVIPsAfterAnInterruptedUpdate(t *testing.T) {
 	}
 	const number = 7
 	t.Cleanup(func() { // the program is that of all tests
-		mustSet(errors.Join(w.lb.objects.Vips.Put(moved.PortKey, vips[moved]), w.lb.objects.Vips.Put(gone.PortKey, vips[gone]), w.lb.fillVIPSlot(gone.PortKey, vips[gone]), w.lb.adoptVIPSlots()))
+		mustSet(errors.Join(w.lb.objects.Vips.Put(moved.PortKey, vips[moved]), w.lb.objects.Vips.Put(gone.PortKey, vips[gone]), w.lb.fillVIPSlot(gone.PortKey, vips[gone]), w.lb.adoptVIPs()))
 	})
 	mustSet(w.lb.objects.Vips.Put(moved.PortKey, uint32(number)))
 	mustSet(w.lb.objects.Vips.Delete(gone.PortKey))
 	w.lb.vipSlotsOf = map[uint32][]*vipSlot{}
-	mustSet(w.lb.adoptVIPSlots())
+	mustSet(w.lb.adoptVIPs())
 	if slot.number != number || slot.fast != 0 || other.destination != 0 {
 		t.Errorf("slots after the next start: %+v, %+v", slot, other)
 	}

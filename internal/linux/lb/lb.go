@@ -111,10 +111,10 @@ func Open(dir string, limits plan.Limits) (*LB, error) {
 		return nil, fmt.Errorf("load the load balancer's program: %w", err)
 	}
 	if err = lb.mapTables(); err == nil {
-		err = lb.openRanges()
+		err = lb.adoptVIPs()
 	}
 	if err == nil {
-		err = errors.Join(lb.adoptVIPSlots(), lb.enableThrough(), lb.enableReplicas(), lb.enableFunctions(), lb.enableSessions(), lb.FollowClock())
+		err = errors.Join(lb.enableThrough(), lb.enableReplicas(), lb.enableFunctions(), lb.enableSessions(), lb.FollowClock())
 	}
 	if err != nil {
 		lb.Close()

@@ -152,19 +152,22 @@ func (lb *LB) deleteVIP(key plan.PortKey) error {
 	return lb.objects.Vips.Delete(key)
 }
 
-// openRanges takes over the ranges of ports of an earlier process.
-func (lb *LB) openRanges() error {
-	keys, err := readMap[plan.PortKey, uint32](lb.objects.Vips)
+// adoptVIPs takes over the destinations of an earlier process.
+func (lb *LB) adoptVIPs() error {
+	vips, err := readMap[plan.PortKey, uint32](lb.objects.Vips)
 	if err != nil {
 		return err
 	}
-	lb.ranges, err = portranges.New(lb.objects.PortRanges, lb.objects.PortRangesUsed, keys, func(key plan.PortKey, list uint32) error {
+	lb.ranges, err = portranges.New(lb.objects.PortRanges, lb.objects.PortRangesUsed, vips, func(key plan.PortKey, list uint32) error {
 		if list == 0 {
 			return lb.deleteVIP(key)
 		}
 		return lb.setVIP(key, list)
 	}, Grace, lb.fastRow)
-	return err
+	if err != nil {
+		return err
+	}
+	return lb.adoptVIPSlots(vips)
 }
 
 // vipSlot is struct vip_slot.
@@ -271,11 +274,7 @@ func (lb *LB) publishRow(number uint32) (changed bool, err error) {
 }
 
 // adoptVIPSlots finds the slots that an earlier process filled, and completes what it may not have come to: vips says what is.
-func (lb *LB) adoptVIPSlots() error {
-	vips, err := readMap[plan.PortKey, uint32](lb.objects.Vips)
-	if err != nil {
-		return err
-	}
+func (lb *LB) adoptVIPSlots(vips map[plan.PortKey]uint32) error {
 	changed, ofLists := false, map[*vipSlot]bool{}
 	for key, number := range vips {
 		slot, destination := lb.vipSlot(key)

@@ -52,8 +52,10 @@ func TestWhatNoServiceTakesIsRefused(t *testing.T) {
 			w.checkVerdict(fragmentOf(f.client.Addr(), vip, 17, 9, 0, true, f.udp(body)), lbVerdictANSWERED_UNSERVED)
 		}
 	}
-	for length := range 200 {
-		w.checkVerdict(ethernet(0, ipPacket(client4, vip4, 47, make([]byte, length))), lbVerdictANSWERED_UNSERVED)
+	for _, protocol := range []uint8{47, 0, 255} { // 0 and 255 have meanings of their own in keys of destinations
+		for length := range 200 {
+			w.checkVerdict(ethernet(0, ipPacket(client4, vip4, protocol, make([]byte, length))), lbVerdictANSWERED_UNSERVED)
+		}
 	}
 	f := flowTo(vip4, 443, 1)
 	w.checkVerdict(ethernet(0, ipPacket(client4, vip4, 17, f.udp(nil))), lbVerdictANSWERED_UNSERVED) // of the other protocol
@@ -185,7 +187,7 @@ func TestRestoredTablesGoOnRefusing(t *testing.T) {
 	if set != 2 {
 		t.Errorf("%d VIPs stop to refuse: %+v", set, changes)
 	}
-	mustSet(w.lb.adoptVIPSlots())
+	mustSet(w.lb.adoptVIPs())
 	f := flowTo(vip4, 9999, 1)
 	w.checkVerdict(f.frame(f.tcp(syn, nil, nil)), lbVerdictANSWERED_UNSERVED)
 }

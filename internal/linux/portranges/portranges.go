@@ -118,8 +118,9 @@ func (l *Lists) Delete(key plan.VIPKey) error {
 
 // Refresh makes the words of a value anew, and reports whether any has changed.
 func (l *Lists) Refresh(value uint32) (changed bool, err error) {
+	fast := l.fast(value)
+	stale := func(p port) bool { return p.Value == value && p.Fast != fast }
 	for key, h := range l.held {
-		stale := func(p port) bool { return p.Value == value && p.Fast != l.fast(value) }
 		if !slices.ContainsFunc(h.ports, stale) {
 			continue
 		}
@@ -136,17 +137,11 @@ func is(key plan.VIPKey) func(port) bool {
 }
 
 // portsOf returns a copy of what is published beside a range.
-func (l *Lists) portsOf(key plan.VIPKey) []port { return slices.Clone(l.held[at(key.PortKey)].ports) }
-
-// at is the key of the list that a range is in.
-func at(key plan.PortKey) plan.PortKey {
-	key.Port = [2]byte{}
-	return key
-}
+func (l *Lists) portsOf(key plan.VIPKey) []port { return slices.Clone(l.held[key.List()].ports) }
 
 // publish writes a list to a place of its own, then lets packets find it.
 func (l *Lists) publish(of plan.PortKey, ports []port) error {
-	key := at(of)
+	key := of.List()
 	before, known := l.held[key]
 	if len(ports) == 0 {
 		if err := l.point(key, 0); err != nil {

@@ -75,7 +75,7 @@ func rangeOf(served map[plan.VIPKey]plan.AgentRow, key plan.VIPKey) (row plan.Ag
 	}
 	for of, candidate := range served {
 		ports := of.Ports()
-		if of.Last == 0 || covered && ports == model.AllPorts || of.Address != key.Address || of.Protocol != key.Protocol || of.IPv6 != key.IPv6 {
+		if of.Last == 0 || covered && ports == model.AllPorts || of.List() != key.List() {
 			continue
 		}
 		if ports.Contains(key.Ports().First) && ports.Contains(key.Ports().Last) {
@@ -87,22 +87,17 @@ func rangeOf(served map[plan.VIPKey]plan.AgentRow, key plan.VIPKey) (row plan.Ag
 
 // dropRanges gives ranges up that are served no more, where there would be no room for those that are.
 func (s *Server) dropRanges(served, want map[plan.VIPKey]plan.AgentRow) error {
-	type place struct {
-		address  [16]byte
-		protocol uint8
-	}
-	count := map[place]int{}
+	count := map[plan.PortKey]int{}
 	for key := range served {
 		if key.Last != 0 {
-			count[place{key.Address, key.Protocol}]++
+			count[key.List()]++
 		}
 	}
 	for key := range s.rows {
 		if _, wanted := served[key]; wanted || key.Last == 0 {
 			continue
 		}
-		at := place{key.Address, key.Protocol}
-		if count[at]++; count[at] <= portranges.Most {
+		if count[key.List()]++; count[key.List()] <= portranges.Most {
 			continue
 		}
 		if err := s.ranges.Delete(key); err != nil {

@@ -220,11 +220,7 @@ func (s *Server) Stops() (map[netip.Addr]plan.Path, error) {
 	var stop serverStop
 	entries := s.objects.StopHops.Iterate()
 	for entries.Next(&key, &stop) {
-		address := netip.AddrFrom16(key)
-		if [12]byte(key[4:]) == [12]byte{} {
-			address = netip.AddrFrom4([4]byte(key[:4]))
-		}
-		stops[address] = plan.Path{
+		stops[plan.AddressOf(key)] = plan.Path{
 			Ifindex: stop.Ifindex, DestinationMAC: stop.DestinationMac, SourceMAC: stop.SourceMac, VLAN: stop.Vlan<<8 | stop.Vlan>>8,
 		}
 	}

@@ -44,7 +44,7 @@ func New(o Options) *Enrolment {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return &Enrolment{o, newGate(joinRate, joinBurst), newGate(renewRate, renewBurst)}
+	return &Enrolment{o, newGate(limit{joinRate, joinBurst, atOnceEach}, limit{joinWide, joinWide, atOnceWide}), newGate(limit{renewRate, renewBurst, atOnceEach})}
 }
 
 // signing is the authority that signs for nodes now.

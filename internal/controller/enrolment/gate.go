@@ -12,59 +12,86 @@ import (
 const (
 	joinRate   rate.Limit = 1 // a second, of one address
 	joinBurst             = 10
+	joinWide              = 10 // a second, of one network
 	joinAll               = 50 // a second, of all addresses
 	atOnce                = 64 // connections
+	atOnceWide            = 16 // of one network
 	atOnceEach            = 2  // of one address
 	renewRate  rate.Limit = 1.0 / 60
 	renewBurst            = 5
 	remembered            = 4096
 )
 
-// gate limits how often somebody may ask, and how many at once.
+// limit is of whoever shares something: how often they may ask, and how many at once.
+type limit struct {
+	rate   rate.Limit
+	burst  int
+	atOnce int
+}
+
+// gate limits how often somebody may ask, and how many at once: each by all that it is known by.
 type gate struct {
-	each  rate.Limit
-	burst int
-	all   *rate.Limiter
+	limits []limit // by the order in which enter is told whose they are
+	all    *rate.Limiter
 
 	mutex sync.Mutex
-	of    map[string]*rate.Limiter
-	open  map[string]int // who is at it
+	of    []map[string]*rate.Limiter // by limits
+	open  map[string]int             // who is at it
 	total int
 }
 
-func newGate(each rate.Limit, burst int) *gate {
-	return &gate{each: each, burst: burst, all: rate.NewLimiter(joinAll, joinAll), of: map[string]*rate.Limiter{}, open: map[string]int{}}
+func newGate(limits ...limit) *gate {
+	g := &gate{limits: limits, all: rate.NewLimiter(joinAll, joinAll), of: make([]map[string]*rate.Limiter, len(limits)), open: map[string]int{}}
+	for i := range g.of {
+		g.of[i] = map[string]*rate.Limiter{}
+	}
+	return g
 }
 
-// enter reports whether somebody may ask now; leave has to be called then.
-func (g *gate) enter(who string) (ok bool) {
+// enter reports whether somebody may ask now; leave has to be called then. Whom one limit refuses uses up no other that comes after it: a
+// host that asks too often takes nothing from its network, and that nothing from the others.
+func (g *gate) enter(who ...string) (ok bool) {
 	g.mutex.Lock()
 	defer g.mutex.Unlock()
-	if g.total >= atOnce || g.open[who] >= atOnceEach {
+	if g.total >= atOnce {
 		return false
 	}
-	limiter := g.of[who]
-	if limiter == nil {
-		if len(g.of) >= remembered {
-			clear(g.of)
+	for i, name := range who {
+		if g.open[name] >= g.limits[i].atOnce {
+			return false
 		}
-		limiter = rate.NewLimiter(g.each, g.burst)
-		g.of[who] = limiter
 	}
-	if !limiter.Allow() || !g.all.Allow() {
+	for i, name := range who {
+		limiter := g.of[i][name]
+		if limiter == nil {
+			if len(g.of[i]) >= remembered {
+				clear(g.of[i])
+			}
+			limiter = rate.NewLimiter(g.limits[i].rate, g.limits[i].burst)
+			g.of[i][name] = limiter
+		}
+		if !limiter.Allow() {
+			return false
+		}
+	}
+	if !g.all.Allow() {
 		return false
 	}
-	g.open[who]++
+	for _, name := range who {
+		g.open[name]++
+	}
 	g.total++
 	return true
 }
 
-func (g *gate) leave(who string) {
+func (g *gate) leave(who ...string) {
 	g.mutex.Lock()
 	defer g.mutex.Unlock()
 	g.total--
-	if g.open[who]--; g.open[who] == 0 {
-		delete(g.open, who)
+	for _, name := range who {
+		if g.open[name]--; g.open[name] == 0 {
+			delete(g.open, name)
+		}
 	}
 }
 
@@ -77,12 +104,20 @@ func sourceOf(address net.Addr) netip.Addr {
 	return source.Addr().Unmap().WithZone("")
 }
 
-// neighbourhood is whom the limits of an address are of: a host with IPv6 has as many addresses as it likes.
-func neighbourhood(source netip.Addr) string {
+// neighbourhood is whom the limits of an address are of: the host, which has as many addresses of IPv6 as it likes, and its network, which
+// one owner may have all of.
+func neighbourhood(source netip.Addr) []string {
+	host, network := source.BitLen(), 24
 	if source.Is6() {
-		if prefix, err := source.Prefix(64); err == nil {
-			return prefix.String()
-		}
+		host, network = 64, 48
 	}
-	return source.String()
+	who := make([]string, 0, 2)
+	for _, bits := range []int{host, network} {
+		prefix, err := source.Prefix(bits)
+		if err != nil {
+			return []string{source.String(), source.String()} // no address at all
+		}
+		who = append(who, prefix.String())
+	}
+	return who
 }

@@ -53,10 +53,10 @@ func (e *Enrolment) converse(c *tls.Conn) (*ballastv1.JoinAnswer, error) {
 		return nil, err
 	}
 	who := neighbourhood(source)
-	if !e.gate.enter(who) {
+	if !e.gate.enter(who...) {
 		return nil, refuse(connect.CodeResourceExhausted, "too many ask to join: ask again in a moment")
 	}
-	defer e.gate.leave(who)
+	defer e.gate.leave(who...)
 	request := &ballastv1.JoinRequest{}
 	if err := enrol.Receive(bufio.NewReaderSize(c, enrol.MessageBytes), request); err != nil {
 		return nil, refuse(connect.CodeInvalidArgument, "it asks for nothing that makes sense: %w", err)

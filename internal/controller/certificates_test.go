@@ -207,6 +207,47 @@ func TestARevokedNodeIsCutAtOnceAndDoesNotComeBack(t *testing.T) {
 	}
 }
 
+// Promise: Of a machine that is a load balancer and an agent, either's certificates are revoked alone, or both; the answer says which.
+func TestARoleOfAMachineIsRevokedAlone(t *testing.T) {
+	ca := fleettest.NewAuthority(t)
+	c := startController(t, ca, "c1", "127.0.0.1:0", storetest.Open(t), nil)
+	operator := c.client(ca.Issue(pki.Ctl, "me"))
+	asLB := joinGuarded(t, ca.Issue(pki.LB, "m1"), c)
+	lbSerial := pki.SerialOf(certificate(t, ca, "m1"))
+	asAgent := joinGuarded(t, ca.Issue(pki.Agent, "m1"), c)
+	agentSerial := pki.SerialOf(certificate(t, ca, "m1"))
+	asLB.connected(t, c)
+	asAgent.connected(t, c)
+	_, err := revoke(t, operator, &ballastv1.RevokeCertificateRequest{Name: "m1"})
+	if warned := strings.Join(api.WarningsOf(err), "\n"); !strings.Contains(warned, "m1 has several: agent with serial number "+agentSerial+", lb with serial number "+lbSerial+": to revoke those of one role, name it (`--role`)") {
+		t.Errorf("of both: %v", err)
+	}
+	answer, err := revoke(t, operator, &ballastv1.RevokeCertificateRequest{Name: "m1", Role: "agent", Force: true})
+	fleettest.Require(t, err)
+	if said := strings.Join(answer.Changes, "\n"); !strings.HasPrefix(said, "revoked: all certificates of agent m1 that were issued up to ") || !strings.HasSuffix(said, ": agent with serial number "+agentSerial) {
+		t.Errorf("it says %s", said)
+	}
+	asAgent.connected(t)
+	asLB.connected(t, c)
+	asLB.knows(t, 1)
+	for what, r := range map[string]*ballastv1.RevokeCertificateRequest{"a role of a serial number": {Serial: lbSerial, Role: "lb", Force: true}, "no role": {Name: "m1", Role: "king", Force: true}} {
+		if _, err := revoke(t, operator, r); connect.CodeOf(err) != connect.CodeInvalidArgument {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	answer, err = revoke(t, operator, &ballastv1.RevokeCertificateRequest{Name: "m1", Force: true})
+	if err != nil || !strings.Contains(answer.Changes[0], ": lb with serial number "+lbSerial) {
+		t.Errorf("of all roles: %v, %v", answer, err)
+	}
+	asLB.connected(t)
+	if _, err := revoke(t, operator, &ballastv1.RevokeCertificateRequest{Name: "me", Role: "agent", Force: true}); err != nil {
+		t.Errorf("another role than the operator's own: %v", err)
+	}
+	if list, err := operator.ListRevocations(t.Context(), &ballastv1.ListRevocationsRequest{}); err != nil || len(list.Revocations) != 3 {
+		t.Errorf("%v, %v", list, err)
+	}
+}
+
 // renewed issues a certificate in a later second than this one: revocations of a name are of all up to their second.
 func renewed(t testing.TB, ca *fleettest.Authority, role pki.Role, name string) *pki.Credentials {
 	t.Helper()

@@ -21,11 +21,11 @@ const (
 	serialDigits = 40     // of a serial number, at most (RFC 5280, 4.1.2.2)
 )
 
-// Revocation says of one certificate, or of all of a name, that nobody accepts it any more.
+// Revocation says of one certificate, or of all of a name, or of all of a name and role, that nobody accepts it any more.
 type Revocation struct {
 	Serial string    `json:"serial,omitempty"` // as SerialOf has it; empty: all certificates of the name that were issued up to At
 	Name   string    `json:"name,omitempty"`   // with a serial number: as far as it is known
-	Role   Role      `json:"role,omitempty"`   // with a serial number: as far as it is known
+	Role   Role      `json:"role,omitempty"`   // with a serial number: as far as it is known; without: empty is all roles
 	At     time.Time `json:"at"`
 	Ends   time.Time `json:"ends"` // all that it is about have expired by then
 	Reason string    `json:"reason,omitempty"`
@@ -33,10 +33,13 @@ type Revocation struct {
 	Authority string `json:"authority,omitempty"` // that issued them, as authorityID has it; empty: the fleet's as it is now
 }
 
-// Key tells a revocation from others: there is one of a serial number, and one of a name.
+// Key tells a revocation from others: there is one of a serial number, one of a name, and one of a name and role.
 func (r *Revocation) Key() string {
-	if r.Serial != "" {
+	switch {
+	case r.Serial != "":
 		return "serial/" + r.Serial
+	case r.Role != "":
+		return "name/" + r.Name + "/" + string(r.Role)
 	}
 	return "name/" + r.Name
 }
@@ -45,7 +48,7 @@ func (r *Revocation) Key() string {
 func (r *Revocation) What() string {
 	switch {
 	case r.Serial == "":
-		return fmt.Sprintf("all certificates of %s that were issued up to %s", r.Name, r.At.Format(time.RFC3339))
+		return fmt.Sprintf("all certificates of %s that were issued up to %s", strings.TrimSpace(string(r.Role)+" "+r.Name), r.At.Format(time.RFC3339))
 	case r.Name == "":
 		return "the certificate with serial number " + r.Serial
 	}
@@ -57,7 +60,16 @@ func (r *Revocation) Covers(certificate *x509.Certificate) bool {
 	if r.Serial != "" {
 		return r.Serial == SerialOf(certificate)
 	}
-	return r.Name == certificate.Subject.CommonName && !issued(certificate).After(r.At)
+	return r.Name == certificate.Subject.CommonName && (r.Role == "" || r.Role == roleOf(certificate)) && !issued(certificate).After(r.At)
+}
+
+// roleOf is the role of a certificate; empty: it has none.
+func roleOf(certificate *x509.Certificate) Role {
+	identity, err := IdentityOf(certificate)
+	if err != nil {
+		return ""
+	}
+	return identity.Role
 }
 
 // issued is when a certificate was made, to the second.
@@ -82,11 +94,7 @@ func ParseSerial(text string) (serial string, ok bool) {
 
 // RevocationOf is of one certificate.
 func RevocationOf(certificate *x509.Certificate, now time.Time, reason string) Revocation {
-	r := Revocation{Serial: SerialOf(certificate), Name: certificate.Subject.CommonName, At: now, Ends: certificate.NotAfter, Reason: reason}
-	if identity, err := IdentityOf(certificate); err == nil {
-		r.Role = identity.Role
-	}
-	return r
+	return Revocation{Serial: SerialOf(certificate), Name: certificate.Subject.CommonName, Role: roleOf(certificate), At: now, Ends: certificate.NotAfter, Reason: reason}
 }
 
 // checked returns what an entry means here, whoever wrote it. Nobody can revoke certificates that are not issued yet, for longer than clocks
@@ -98,6 +106,11 @@ func (r Revocation) checked(now time.Time, authority *x509.Certificate) (Revocat
 	if r.Serial == "" {
 		if err := CheckName(plain(r.Name)); err != nil {
 			return r, err
+		}
+		if r.Role != "" {
+			if _, err := ParseRole(string(r.Role)); err != nil {
+				return r, err
+			}
 		}
 	}
 	if late := now.Add(clockSkew); r.At.After(late) {

@@ -44,7 +44,8 @@ func (l *revoked) find(chain []*x509.Certificate) *Revocation {
 
 // keysOf are those of the entries that can revoke a certificate.
 func keysOf(certificate *x509.Certificate) []string {
-	return []string{(&Revocation{Serial: SerialOf(certificate)}).Key(), (&Revocation{Name: certificate.Subject.CommonName}).Key()}
+	name := certificate.Subject.CommonName
+	return []string{(&Revocation{Serial: SerialOf(certificate)}).Key(), (&Revocation{Name: name}).Key(), (&Revocation{Name: name, Role: roleOf(certificate)}).Key()}
 }
 
 // refuse counts.

@@ -34,7 +34,7 @@ func TestListsOfRevokedCertificatesComeToTheSameInAnyOrder(t *testing.T) {
 		entry := rapid.Custom(func(t *rapid.T) Revocation {
 			r := Revocation{At: now.Add(time.Duration(rapid.IntRange(-5, 5).Draw(t, "at")) * time.Hour), Ends: now.Add(time.Duration(rapid.IntRange(-3, 9).Draw(t, "ends")) * time.Hour)}
 			if rapid.Bool().Draw(t, "by name") {
-				r.Name = rapid.SampledFrom([]string{"a", "b"}).Draw(t, "name")
+				r.Name, r.Role = rapid.SampledFrom([]string{"a", "b"}).Draw(t, "name"), rapid.SampledFrom([]Role{"", LB, Agent}).Draw(t, "role")
 			} else {
 				r.Serial = strings.Repeat(rapid.SampledFrom([]string{"0", "1"}).Draw(t, "serial"), serialDigits)
 			}
@@ -105,6 +105,30 @@ func TestRevokedCertificatesAreRefusedByBothSides(t *testing.T) {
 	}
 	if _, _, err, clientErr := meet(t, controller.Server(), other.Client()); err != nil || clientErr != nil {
 		t.Errorf("of a new authority: %v, %v", err, clientErr)
+	}
+}
+
+// Promise: A revocation of a name and role is of no other role's certificates; one without a role is of all.
+func TestARevocationOfARoleIsOfNoOther(t *testing.T) {
+	dir := fleet(t)
+	own, err := ReadCertificate(certificatePath(dir, "lb"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for role, revoked := range map[Role]bool{"": true, LB: true, Agent: false, Ctl: false} {
+		credentials := load(t, dir, "controller")
+		if news, err := credentials.Revoke([]Revocation{{Name: "lb", Role: role, At: time.Now()}}, time.Now()); err != nil || len(news) != 1 {
+			t.Fatal(news, err)
+		}
+		if (credentials.Refused(own) != nil) != revoked {
+			t.Errorf("of role %q: %v", role, credentials.Refused(own))
+		}
+		if credentials.Revoke([]Revocation{{Name: "lb", At: time.Now()}}, time.Now()); credentials.Refused(own) == nil {
+			t.Errorf("of all roles, after role %q: it is good", role)
+		}
+	}
+	if _, err := load(t, dir, "controller").Revoke([]Revocation{{Name: "lb", Role: "king", At: time.Now()}}, time.Now()); err == nil {
+		t.Error("there is no such role")
 	}
 }
 

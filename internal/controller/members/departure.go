@@ -149,7 +149,7 @@ func (c *Cluster) RevokedMembers() (problems []string) {
 			if shown != nil {
 				return r.Covers(shown)
 			}
-			return r.Name == name && r.Serial == ""
+			return r.Name == name && r.Serial == "" && (r.Role == "" || r.Role == pki.Controller)
 		}) {
 			problems = append(problems, stillMember(name))
 		}

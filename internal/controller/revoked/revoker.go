@@ -74,6 +74,10 @@ func (v *Revoker) Revoke(ctx context.Context, r *ballastv1.RevokeCertificateRequ
 	if unknown {
 		warnings = append(warnings, fmt.Sprintf("%s: no node or controller of that name is known, and no recorded change is by it: is the name right?", entry.Name))
 	}
+	covered := v.covered(ctx, &entry)
+	if len(covered) > 1 {
+		warnings = append(warnings, fmt.Sprintf("%s has several: %s: to revoke those of one role, name it (`--role`)", entry.Name, strings.Join(covered, ", ")))
+	}
 	if !r.Force {
 		return nil, 0, api.Dangerous(append(warnings, v.cutOff(&entry)...))
 	}
@@ -97,6 +101,9 @@ func (v *Revoker) Revoke(ctx context.Context, r *ballastv1.RevokeCertificateRequ
 			entry.Reason = before.Reason
 		}
 		changes = []string{"revoked: " + entry.What()}
+		if len(covered) > 0 {
+			changes[0] += ": " + strings.Join(covered, ", ")
+		}
 		if entry.Reason != "" {
 			changes[0] += ": " + entry.Reason
 		}
@@ -146,7 +153,7 @@ func admits(ctx context.Context, now *documents.Snapshot, entry *pki.Revocation)
 func (v *Revoker) revocation(ctx context.Context, r *ballastv1.RevokeCertificateRequest) (entry pki.Revocation, err error) {
 	now := time.Now()
 	_, authorityEnds := v.o.Credentials.Ends()
-	entry = pki.Revocation{Name: r.Name, Serial: r.Serial, At: now, Ends: authorityEnds, Reason: r.Reason}
+	entry = pki.Revocation{Name: r.Name, Serial: r.Serial, Role: pki.Role(r.Role), At: now, Ends: authorityEnds, Reason: r.Reason}
 	given := 0
 	for _, is := range []bool{r.Name != "", r.Serial != "", len(r.Certificate) > 0} {
 		if is {
@@ -156,6 +163,9 @@ func (v *Revoker) revocation(ctx context.Context, r *ballastv1.RevokeCertificate
 	if given != 1 {
 		return entry, errors.New("which certificate is meant is not clear: give one of name, serial and certificate")
 	}
+	if r.Role != "" && r.Name == "" {
+		return entry, errors.New("a role is of a name: one certificate has the role that it has")
+	}
 	if len(r.Certificate) > 0 {
 		certificate, err := v.o.Credentials.Revocable(r.Certificate, now)
 		if err != nil {
@@ -164,14 +174,44 @@ func (v *Revoker) revocation(ctx context.Context, r *ballastv1.RevokeCertificate
 		entry = pki.RevocationOf(certificate, now, r.Reason)
 	}
 	if r.Serial != "" {
-		by, _ := api.CallerOf(ctx)
-		for _, certificate := range append(v.o.Hub.Nodes.Certificates(), v.o.Credentials.Own(), by.Certificate) {
-			if certificate != nil && entry.Covers(certificate) {
+		for _, certificate := range v.certificates(ctx) {
+			if entry.Covers(certificate) {
 				entry = pki.RevocationOf(certificate, now, r.Reason)
 			}
 		}
 	}
 	return v.o.Credentials.Checked(entry, now)
+}
+
+// certificates are those that are known here: of nodes that are connected or joined by a token, of whoever asks, of this controller.
+func (v *Revoker) certificates(ctx context.Context) (known []*x509.Certificate) {
+	by, _ := api.CallerOf(ctx)
+	known = append(v.o.Hub.Nodes.Certificates(), v.o.Credentials.Own())
+	if by.Certificate != nil {
+		known = append(known, by.Certificate)
+	}
+	if now := v.o.Mirror.Now(); now != nil {
+		for _, node := range now.Enrolled {
+			if certificate, err := x509.ParseCertificate(node.Chain[0]); err == nil {
+				known = append(known, certificate)
+			}
+		}
+	}
+	return known
+}
+
+// covered names the certificates that a revocation of a name is of, as far as they are known.
+func (v *Revoker) covered(ctx context.Context, r *pki.Revocation) (named []string) {
+	if r.Serial != "" {
+		return nil
+	}
+	for _, certificate := range v.certificates(ctx) {
+		if one := pki.RevocationOf(certificate, r.At, ""); r.Covers(certificate) {
+			named = append(named, fmt.Sprintf("%s with serial number %s", one.Role, one.Serial))
+		}
+	}
+	slices.Sort(named)
+	return slices.Compact(named)
 }
 
 // lockedOut says who could do nothing about a revocation any more: whoever asks for it, or all controllers, as far as
@@ -223,7 +263,9 @@ func (v *Revoker) controllers(now *documents.Snapshot) (names []string) {
 
 // left reports whether nodes accept a controller still, after a revocation and those that others have just asked for.
 func (v *Revoker) left(name string, r *pki.Revocation, now *documents.Snapshot) bool {
-	revokes := func(r *pki.Revocation) bool { return r.Name == name && (r.Serial == "" || r.Role == pki.Controller) }
+	revokes := func(r *pki.Revocation) bool {
+		return r.Name == name && (r.Serial == "" && r.Role == "" || r.Role == pki.Controller)
+	}
 	if name == v.o.Name {
 		revokes = func(r *pki.Revocation) bool { return r.Covers(v.o.Credentials.Own()) }
 	}

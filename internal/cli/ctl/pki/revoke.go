@@ -28,6 +28,9 @@ func revoke(c *ask.Control) *cobra.Command {
 		} else {
 			request.Name = args[0]
 		}
+		if request.Role != "" && request.Name == "" {
+			return nil, command.Usage("--role is for a NAME: one certificate has the role that it has")
+		}
 		return request, nil
 	})
 	run := cmd.RunE
@@ -39,6 +42,7 @@ func revoke(c *ask.Control) *cobra.Command {
 		}
 		return err
 	}
+	cmd.Flags().Var(command.OneOf(&request.Role, string(pki.Controller), string(pki.LB), string(pki.Agent), string(pki.Ctl)), "role", "of a NAME, those of `ROLE` alone: controller, lb, agent, ctl (default: of all roles)")
 	cmd.Flags().StringVar(&request.Reason, "reason", "", "`TEXT` for lists, logs and the owner")
 	cmd.Flags().BoolVar(&request.LockOut, "force", false, "even if it is the certificate that you use, or no controller is left")
 	c.MayHarm(cmd)
@@ -49,7 +53,7 @@ func revoke(c *ask.Control) *cobra.Command {
 type revokedRow struct {
 	Serial  string    `json:"serial,omitempty"` // empty: all of the name that were issued up to then
 	Name    string    `json:"name,omitempty"`
-	Role    string    `json:"role,omitempty"`
+	Role    string    `json:"role,omitempty"` // empty, without a serial number: all
 	Revoked time.Time `json:"revoked"`
 	Ends    time.Time `json:"ends"` // it leaves the list
 	Reason  string    `json:"reason,omitempty"`

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -44,6 +45,9 @@ func ServiceToProto(s *model.Service) *ballastv1.Service {
 	}
 	if s.SessionClients != model.SessionClientsUnset {
 		m.SessionClients = new(uint32(s.SessionClients))
+	}
+	if s.Owner != "" {
+		m.Owner = proto.String(s.Owner)
 	}
 	for i, port := range s.Ports {
 		m.Ports[i] = uint32(port)
@@ -220,6 +224,9 @@ func (in *input) fail(path, remedy, problem string, args ...any) {
 
 func (in *input) service(path string, s *model.Service, m *ballastv1.Service) {
 	take(&s.Name, m.GetName())
+	if m != nil && m.Owner != nil {
+		s.Owner = *m.Owner
+	}
 	if m.GetVip() != "" {
 		s.MoreVIPs = nil
 		in.address(path, "vip", &s.VIP, m.GetVip())

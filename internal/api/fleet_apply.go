@@ -16,8 +16,8 @@ import (
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
-// Apply is declarative: the fleet becomes what the request says, whatever was changed before. Kept are keys and ids that are not given, and
-// the weights, states and deadlines that were set since a request that said the same of them.
+// Apply is declarative: the fleet becomes what the request says, whatever was changed before. Kept are keys and ids that are not given,
+// the weights, states and deadlines that were set since a request that said the same of them, and services of owners.
 func (f *fleetAPI) Apply(ctx context.Context, r *ballastv1.ApplyRequest) (*ballastv1.ChangeResponse, error) {
 	wanted, err := FleetFromProto(r, r.Keys)
 	if err != nil {
@@ -35,16 +35,9 @@ func (f *fleetAPI) Apply(ctx context.Context, r *ballastv1.ApplyRequest) (*balla
 				risks, remedy = f.desired.KeyNodes().Orphans(), "say --force-keys to lose them"
 			}
 		}
-		next.MakeRoomForNodes()
+		next.Services = append(next.Services, keptByOwners(running.Services, next.Services)...)
 		giveNodeIDs(&next, running)
-		complete := next.Clone() // ids included, which are not those that will be
-		complete.ApplyDefaults()
-		predecessors := fleet.Predecessors(running, &complete)
-		for i := range next.Services {
-			s := &next.Services[i]
-			giveIDs(s, predecessors[s.Name], n.Removed)
-		}
-		next.ApplyDefaults()
+		predecessors := complete(&next, n)
 		if err := next.Validate(); err != nil {
 			return err // with paths in the order of the request
 		}
@@ -80,6 +73,20 @@ func (f *fleetAPI) Apply(ctx context.Context, r *ballastv1.ApplyRequest) (*balla
 		answer.KeyRisks = risks
 	}
 	return answer, nil
+}
+
+// complete gives a fleet that is to be applied to n the ids of servers and the defaults, and returns whose connections its services take over.
+func complete(next *model.Fleet, n *fleet.Desired) (predecessors map[string][]*model.Service) {
+	next.MakeRoomForNodes()
+	known := next.Clone() // ids included, which are not those that will be
+	known.ApplyDefaults()
+	predecessors = fleet.Predecessors(&n.Running, &known)
+	for i := range next.Services {
+		s := &next.Services[i]
+		giveIDs(s, predecessors[s.Name], n.Removed)
+	}
+	next.ApplyDefaults()
+	return predecessors
 }
 
 // unlessConfirmed refuses changes that are not those that somebody has looked at.

@@ -337,6 +337,17 @@ func TestOnlyOperatorsUseTheFleetAPI(t *testing.T) {
 			}
 		}
 	}
+	source := c.client(ca.Issue(pki.Source, "kube"))
+	if _, err := source.GetFleet(t.Context(), &ballastv1.GetFleetRequest{}); err != nil {
+		t.Errorf("a source does not read the fleet: %v", err)
+	}
+	_, removing := source.RemoveService(t.Context(), &ballastv1.RemoveServiceRequest{Service: "web", Force: true})
+	_, owning := source.ApplyServices(t.Context(), &ballastv1.ApplyServicesRequest{Owner: "other"})
+	for _, err := range []error{removing, owning} {
+		if connect.CodeOf(err) != connect.CodePermissionDenied || !strings.Contains(err.Error(), "role ctl") {
+			t.Errorf("a source: %v", err)
+		}
+	}
 	stranger := fleettest.NewAuthority(t).Issue(pki.Ctl, "me")
 	insecure := &tls.Config{InsecureSkipVerify: true, GetClientCertificate: stranger.Client().GetClientCertificate}
 	client := ballastv1connect.NewFleetClient(&http.Client{Transport: &http.Transport{TLSClientConfig: insecure}}, "https://"+c.address)

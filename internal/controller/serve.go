@@ -14,7 +14,7 @@ func (c *controller) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle(c.hub.Handler())
 	path, fleet := api.NewFleetHandler(c.fleet)
-	mux.Handle(path, fleetapi.ForOperators(fleet))
+	mux.Handle(path, fleetapi.ForOperators(fleet, api.SourceProcedures...))
 	path, controllers := ballastv1connect.NewControllersHandler(c.members)
 	mux.Handle(path, fleetapi.ForOperators(controllers))
 	path, enrolment := ballastv1connect.NewEnrolmentHandler(c.enrolment)

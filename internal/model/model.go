@@ -74,8 +74,10 @@ type Keys struct {
 // Service is a virtual address with a protocol and ports, and how its connections find a server.
 // Start from NewService, or set every enumeration: their zero values are ordinary choices, not "unset".
 type Service struct {
-	Name string     `json:"name"`
-	VIP  netip.Addr `json:"vip"` // the first of its addresses, which connection ids and sessions are keyed by
+	Name string `json:"name"`
+	// Owner is the certificate's name of the program that keeps the service by ApplyServices; empty: people do.
+	Owner string     `json:"owner,omitempty"`
+	VIP   netip.Addr `json:"vip"` // the first of its addresses, which connection ids and sessions are keyed by
 	// MoreVIPs are further addresses, of either family, with the same servers, ids and health: see VIPs. Cookies and places have keys by address.
 	MoreVIPs []netip.Addr `json:"more_vips,omitempty"` // vips, with VIP before them
 	// Destinations are the addresses that clients connect to, with protocol any; VIP is the first of them then.

@@ -9,6 +9,9 @@ import (
 
 func (s *Service) validate(path string, found *findings) {
 	checkName(path+".name", s.Name, found)
+	if s.Owner != "" {
+		checkName(path+".owner", s.Owner, found)
+	}
 	s.validateVIPs(path, found)
 	s.validateValues(path, found)
 	s.validatePorts(path, found)

@@ -202,7 +202,7 @@ func (c *Credentials) Names(host string) error { return c.latest().own.Leaf.Veri
 
 // Server is for listeners: peers must show a certificate of the fleet, of any role that is a peer of ours; PeerIdentity says which.
 func (c *Credentials) Server() *tls.Config {
-	return c.config([]Role{Controller, LB, Agent, Ctl})
+	return c.config([]Role{Controller, LB, Agent, Ctl, Source})
 }
 
 // Browser is for listeners that people's browsers reach: a peer need not show a certificate, but one that it shows must be of the fleet and

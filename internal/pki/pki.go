@@ -21,12 +21,13 @@ const (
 	Controller Role = "controller"
 	LB         Role = "lb"
 	Agent      Role = "agent"
-	Ctl        Role = "ctl"  // people and programs that use the API
-	Etcd       Role = "etcd" // members of an external etcd; they are no peers of ours
+	Ctl        Role = "ctl"    // people and programs that use the API
+	Source     Role = "source" // programs that keep services of their own, as ballast-kube does
+	Etcd       Role = "etcd"   // members of an external etcd; they are no peers of ours
 )
 
 // Roles returns all roles.
-func Roles() []Role { return []Role{Controller, LB, Agent, Ctl, Etcd} }
+func Roles() []Role { return []Role{Controller, LB, Agent, Ctl, Source, Etcd} }
 
 // ParseRole returns the role of that name.
 func ParseRole(text string) (Role, error) {

@@ -32,6 +32,8 @@ type (
 var Service = slices.Concat([]Field[service]{
 	{Key: "name", Value: name(func(s *service) *string { return &s.Name }),
 		Doc: "name in `ctl`, metrics and logs"},
+	{Key: "owner", Value: name(func(s *service) *string { return &s.Owner }), Clear: true,
+		Doc: "program that keeps the service; `ctl apply` leaves it alone"},
 	{Key: "vip", Value: vip(),
 		Doc: "address that clients connect to", More: "Not an address of controllers or nodes"},
 	{Key: "vips", Value: vips(), Clear: true, Also: "vip",

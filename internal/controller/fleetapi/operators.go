@@ -3,6 +3,7 @@ package fleetapi
 import (
 	"fmt"
 	"net/http"
+	"slices"
 
 	"connectrpc.com/connect"
 
@@ -12,12 +13,16 @@ import (
 )
 
 // ForOperators lets people's programs and controllers use the fleet API, and nobody else: a node that was broken into
-// changes nothing.
-func ForOperators(handler http.Handler) http.Handler {
+// changes nothing. Programs that keep services of their own may call the procedures that are named.
+func ForOperators(handler http.Handler, forSources ...string) http.Handler {
 	errorsTo := connect.NewErrorWriter()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		who, err := hub.Certified(r)
-		if err == nil && who.Role != pki.Ctl && who.Role != pki.Controller {
+		switch {
+		case err != nil, who.Role == pki.Ctl, who.Role == pki.Controller, who.Role == pki.Source && slices.Contains(forSources, r.URL.Path):
+		case who.Role == pki.Source:
+			err = fmt.Errorf("the certificate of %s is for role %s, which keeps services of its own and asks nothing else: use one for role %s", who.Name, who.Role, pki.Ctl)
+		default:
 			err = fmt.Errorf("the certificate of %s is for role %s: the fleet is read and changed with one for role %s", who.Name, who.Role, pki.Ctl)
 		}
 		if err == nil {

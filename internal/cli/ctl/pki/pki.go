@@ -52,7 +52,7 @@ func issue() *cobra.Command {
 	var addresses []string
 	cmd := &cobra.Command{
 		Use:   "issue DIR ROLE NAME",
-		Short: "Make DIR/NAME.crt and DIR/NAME.key for a controller, lb, agent, ctl or etcd",
+		Short: "Make DIR/NAME.crt and DIR/NAME.key for a controller, lb, agent, ctl, source or etcd",
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if request.Role, err = pki.ParseRole(args[1]); err != nil {
 				return command.Usage("%w", err)

@@ -40,8 +40,10 @@ int server_ingress(struct __sk_buff *skb)
 SEC("tc")
 int server_egress(struct __sk_buff *skb)
 {
-	agent_count(mark(skb), skb->len);
-	return TC_CONTINUE;
+	enum agent_verdict verdict = mark(skb);
+
+	agent_count(verdict, skb->len);
+	return verdict == EGRESS_DROPPED_PROBE ? TC_DROP : TC_CONTINUE;
 }
 
 SEC("tp_btf/inet_sock_set_state")

@@ -83,6 +83,8 @@ enum agent_verdict {
 	EGRESS_UNMARKED_AUTHENTICATED, /* TCP-AO signs the options: no cookie possible. Worry: any: such services need
 					  affinity hash */
 	EGRESS_UNMARKED_USEC, /* a route with tcp_usec_ts: no room for a cookie. Worry: any: change the route */
+	EGRESS_DROPPED_PROBE, /* because of a SYN by which the agent finds out whether packets are taken; it does not
+				 leave */
 
 	AGENT_VERDICTS,
 };

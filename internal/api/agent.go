@@ -19,6 +19,7 @@ type AgentStatus struct {
 	Echoes      map[uint32]uint64 `json:"echoes"`                    // living connections by the epoch that their client has echoed last; 0: of a key that is gone
 	Tunnels     Tunnels           `json:"tunnels"`
 	Gateways    []Gateway         `json:"gateways,omitempty"` // of the network functions of this host
+	Probes      []ProbedPort      `json:"probes,omitempty"`   // of services at addresses that this host does not have
 	Problems    []string          `json:"problems"`           // what keeps the agent from its work, each with its remedy
 }
 
@@ -39,6 +40,24 @@ type Tunnels struct {
 	Foreign uint64       `json:"strangers,omitempty"` // packets of others that were dropped, or would have been
 	Last    netip.Addr   `json:"last,omitzero"`       // that the last of them came from
 }
+
+// ProbedPort says what became of a SYN to a service's port at an address that this host does not have: a translation of addresses may take it.
+type ProbedPort struct {
+	At     netip.AddrPort `json:"at"`
+	Client netip.Addr     `json:"client,omitzero"` // that it seemed to be from
+	State  ProbeState     `json:"state"`
+	Age    *Seconds       `json:"age_seconds,omitempty"` // since a probe has shown something; absent: none has
+}
+
+// ProbeState is what a probe has shown.
+type ProbeState string
+
+// What they show.
+const (
+	ProbeTaken   ProbeState = "taken" // the host of an application has answered, with or without a listener
+	ProbeLost    ProbeState = "lost"
+	ProbeUnknown ProbeState = "not known" // nothing, or too long ago
+)
 
 // Gateway is a load balancer that a network function may send to.
 type Gateway struct {

@@ -104,16 +104,19 @@ func (h *agentHost) echo() net.Conn {
 	var listener net.Listener
 	require(h.t, h.space.Do(func() (err error) { listener, err = net.Listen("tcp", "198.51.100.10:80"); return err }))
 	h.t.Cleanup(func() { listener.Close() })
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go func() { defer conn.Close(); io.Copy(conn, conn) }()
-		}
-	}()
+	go h.echoes(listener)
 	return h.dial()
+}
+
+// echoes sends back what comes until the listener is closed.
+func (h *agentHost) echoes(listener net.Listener) {
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		go func() { defer conn.Close(); io.Copy(conn, conn) }()
+	}
 }
 
 // dial connects to what echo serves.
@@ -291,6 +294,7 @@ func TestAgentRefusesAHostWithMicrosecondTimestamps(t *testing.T) {
 }
 
 // Promise: A daemon that cannot work is not ready, and `/healthz` answers 503 with the reason.
+// Also held by TestAgentOfANodeIsReadyWherePacketsAreTaken.
 func TestAgentSaysThatTheServiceAddressIsMissing(t *testing.T) {
 	t.Parallel()
 	noRaces(t)

@@ -18,6 +18,7 @@
 #include "server/timestamp/rewrite.h"
 #include "server/timestamp/translated.h"
 #include "server/takeover/refused.h"
+#include "server/walk/probe.h"
 
 inline_always enum agent_verdict no_timestamp(const struct flow *f)
 {
@@ -112,6 +113,8 @@ inline_always enum agent_verdict mark(struct __sk_buff *skb)
 
 	if (!flow_parse(&f, skb, TO_CLIENT))
 		return EGRESS_NOT_SERVED;
+	if (f.tcp_flags & (TCP_FLAG_SYN_BIT | TCP_FLAG_RST_BIT) && is_probe(skb, &f))
+		return EGRESS_DROPPED_PROBE;
 	if (f.header >= TCP_HEADER_MIN + sizeof(struct add_addr))
 		withhold_port(skb, &f);
 	/* Answers for connection requests are sent by the listener. Its storage is for the connections. */

@@ -16,9 +16,11 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/agent/keys"
 	"github.com/ballast-lb/ballast/internal/daemon/agent/loadreport"
 	"github.com/ballast-lb/ballast/internal/daemon/agent/mptcp"
+	"github.com/ballast-lb/ballast/internal/daemon/agent/probes"
 	"github.com/ballast-lb/ballast/internal/daemon/agent/serving"
 	"github.com/ballast-lb/ballast/internal/daemon/agent/tickets"
 	"github.com/ballast-lb/ballast/internal/daemon/agent/tracking"
+	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/linux/server"
 	"github.com/ballast-lb/ballast/internal/machine/rotation"
 	"github.com/ballast-lb/ballast/internal/plan"
@@ -34,11 +36,12 @@ type features struct {
 	tickets *tickets.Tickets
 	joins   *mptcp.Joins
 	tracked *tracking.Tracking
+	probes  *probes.Probes
 }
 
 func newFeatures(o *Options, path *server.Server) (f features, err error) {
 	f = features{path: path, keys: keys.New(path, o.Log), load: loadreport.New(o.Cgroup), accepts: acceptance.New(path, o.Cgroup, o.Log),
-		joins: mptcp.New(o.RunDir, o.Instance, o.Log), tracked: tracking.New(o.Instance, o.KeepTracking, o.Log)}
+		joins: mptcp.New(o.RunDir, o.Instance, o.Log), tracked: tracking.New(o.Instance, o.KeepTracking, o.Log), probes: probes.New(path, netdev.RouteDevice)}
 	if f.ids, err = connectionids.New(o.RunDir, o.Instance, o.QUICGroup, o.Log); err != nil {
 		return f, err
 	}
@@ -94,6 +97,7 @@ func (f *features) describe(s *serving.Serving, status *api.AgentStatus) {
 	status.TicketKeys = f.tickets.Status()
 	status.Joins = slices.Clone(f.joins.Wanted)
 	status.Untracked = slices.Clone(f.tracked.Untracked)
+	status.Probes = f.probes.Status(time.Now())
 }
 
 // detachFeatures removes what features keep in the kernel.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
@@ -38,7 +39,8 @@ func (r *reconciler) obstacles() (found, problems []string) {
 	}
 	detached, down, _ := r.programs.Obstacles()
 	losing, avoided := r.programs.Exits.Split(r.serving.LeavesBy)
-	found, problems = slices.Concat(found, detached, losing, r.serving.Problems), slices.Concat(down, avoided)
+	lost, unknown := r.features.probes.Obstacles(time.Now())
+	found, problems = slices.Concat(found, detached, losing, lost, r.serving.Problems), slices.Concat(down, avoided, unknown)
 	if r.serving.Left && r.serving.Any() {
 		problems = append(problems, "only connections of before go on: "+r.whyUnnamed())
 	}
@@ -74,7 +76,7 @@ func (r *reconciler) losses() (losses []*ballastv1.Loss) {
 	for _, s := range r.serving.Wanted.Direct {
 		why := ""
 		for _, vip := range s.Service.VIPs() {
-			why = cmp.Or(why, r.serving.Missing[vip])
+			why = cmp.Or(why, r.features.probes.Lost(s.Service, vip, time.Now()))
 		}
 		if none && s.Service.Forward.Tunnels() {
 			why = cmp.Or(why, strings.Join(detached, "; "), "no device takes packets out of their tunnel")

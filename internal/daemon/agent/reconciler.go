@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/devices"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/linux/server"
+	"github.com/ballast-lb/ballast/internal/linux/untracked"
 	"github.com/ballast-lb/ballast/internal/nodeclient"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
@@ -40,8 +42,9 @@ type reconciler struct {
 
 	desired  desired.State // of controllers
 	file     api.Config
-	known    bool // what this host serves, by a file or a controller
-	waiting  bool // for that, with a data path of an earlier process
+	known    bool      // what this host serves, by a file or a controller
+	judged   time.Time // when it was looked last whether something translates addresses
+	waiting  bool      // for that, with a data path of an earlier process
 	receives *ballastv1.Receiver
 	unnamed  bool // a controller that it asked then knows no service that this host is a server of
 }
@@ -138,9 +141,39 @@ func (r *reconciler) follow() error {
 	r.followExits(time.Now())
 	if err == nil {
 		r.serving.Diagnose(local, r.programs.Unmarked)
+		r.setProbes(time.Now())
 		r.receives = programs.Receiver(r.programs.Interfaces, r.serving.Addresses())
 	}
 	return err
+}
+
+// translationPeriod is how often it is looked whether something translates addresses.
+const translationPeriod = 30 * time.Second
+
+// setProbes has the services probed whose address this host does not have.
+func (r *reconciler) setProbes(now time.Time) {
+	translates := ""
+	if len(r.serving.Absent) > 0 {
+		var err error
+		if translates, err = untracked.Translation(); err != nil {
+			translates = err.Error() // something may
+		}
+	}
+	r.judged = now
+	r.features.probes.Set(r.serving.Wanted.Direct, r.serving.Absent, translates)
+}
+
+// probe sends probes and sees what became of them.
+func (r *reconciler) probe(now time.Time) {
+	if len(r.serving.Absent) == 0 {
+		return
+	}
+	if now.Sub(r.judged) >= translationPeriod {
+		r.setProbes(now)
+	}
+	var balancers []netip.Addr
+	r.tunnels.Do(func(t *tunnels.Tunnels) { balancers = t.From() })
+	r.features.probes.Look(now, r.programs.On, balancers)
 }
 
 // attachLate attaches what may have had to wait until it was known what this host serves. Where it fails it wants to be called again.
@@ -224,6 +257,7 @@ func (r *reconciler) checkDevices(now time.Time) {
 	}
 	if r.known {
 		r.features.follow(now)
+		r.probe(now)
 	}
 	if r.programs.Unattached != "" && r.known {
 		r.attachLate()

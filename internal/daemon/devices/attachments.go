@@ -224,6 +224,12 @@ func (a *Attachments) Modes() map[string]string {
 	return modes
 }
 
+// On tells whether a device has the programs, in whatever mode.
+func (a *Attachments) On(device *net.Interface) bool {
+	have, there := a.devices[device.Name]
+	return there && have.why == "" && have.Index == device.Index
+}
+
 // Running are the indexes of the devices that run the program, by its mode.
 func (a *Attachments) Running() map[int]attach.XDPMode {
 	running := make(map[int]attach.XDPMode, len(a.devices))

@@ -20,10 +20,10 @@ import (
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
-//go:generate go tool bpf2go -target bpfel -type agent_verdict -type served -type served_key -type stop -type interface -type agent_traffic -type tunnel_limit -type tunnel_slot -type tunnel_note -type turn server ../../../bpf/server.bpf.c
+//go:generate go tool bpf2go -target bpfel -type agent_verdict -type served -type served_key -type stop -type interface -type agent_traffic -type tunnel_limit -type tunnel_slot -type tunnel_note -type turn -type probe_fate server ../../../bpf/server.bpf.c
 
 // Layout names the shape of the pinned maps: see that of lb.
-const Layout = "agent-v11"
+const Layout = "agent-v12"
 
 // keptMaps hold what connections need for life. A process with another layout goes on with those of the one before, where they have
 // the same shape; else connections lose their marks.

@@ -30,6 +30,7 @@ type anyStatus struct {
 	Joins       []netip.AddrPort  `json:"mptcp,omitempty"`
 	Untracked   []netip.AddrPort  `json:"untracked,omitempty"`
 	Gateways    []api.Gateway     `json:"gateways,omitempty"`
+	Probes      []api.ProbedPort  `json:"probes,omitempty"`
 }
 
 // Status makes `ballast ctl status`.
@@ -85,6 +86,13 @@ func printStatus(out *command.Table, s anyStatus) {
 	}
 	for _, at := range s.Untracked {
 		out.Line("not tracked\ttcp %s", at)
+	}
+	for _, probe := range s.Probes {
+		when := "never"
+		if probe.Age != nil {
+			when = fmt.Sprintf("last %.0f s ago", float64(*probe.Age))
+		}
+		out.Line("probes\ttcp %s, no address of this host: %s (%s)", probe.At, probe.State, when)
 	}
 	for _, epoch := range slices.Sorted(maps.Keys(s.Echoes)) {
 		note := ""

@@ -39,7 +39,7 @@ type Serving struct {
 	Interval   time.Duration  // of load reports, the shortest that one of them asks for
 	Left       bool           // no service names this host: there are only connections of before, if any
 	Generation uint64
-	Missing    map[netip.Addr]string // VIPs whose packets this host does not take, and why
+	Absent     []netip.Addr // VIPs that are no address of this host
 	Problems   []string
 }
 
@@ -245,13 +245,7 @@ func keepStops(stops map[netip.Addr]time.Time, named []netip.Addr, now time.Time
 // Diagnose lists what is wrong with the host, answers that are not marked among it, and logs what is new.
 func (s *Serving) Diagnose(local []netip.Addr, unmarked []string) {
 	var problems []string
-	s.Missing = map[netip.Addr]string{}
-	for _, vip := range s.Wanted.VIPs {
-		if !slices.Contains(local, vip) && !netdev.Local(vip) {
-			s.Missing[vip] = fmt.Sprintf("%s is not an address of this host: ip address add %s/%d dev lo", vip, vip, vip.BitLen())
-			problems = append(problems, s.Missing[vip])
-		}
-	}
+	s.Absent = slices.DeleteFunc(slices.Clone(s.Wanted.VIPs), func(vip netip.Addr) bool { return slices.Contains(local, vip) || netdev.Local(vip) })
 	if len(s.Wanted.Marking) > 0 {
 		problems = slices.Concat(problems, timestampProblems(&s.Wanted), unmarked)
 	}

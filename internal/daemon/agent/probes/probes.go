@@ -1,0 +1,296 @@
+// Package probes finds out whether this host takes the packets of services at addresses that it does not have: where kube-proxy or another
+// translation of addresses takes them to an application, no address says so. What counts is what becomes of a SYN here.
+package probes
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/linux/server"
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/plan"
+)
+
+// Implementation constants. Who answers a probe has a handshake open for a moment.
+const (
+	period   = 5 * time.Second  // between two probes of one port, if there are not too many ports
+	perLook  = 32               // probes at most
+	patience = 3 * time.Second  // for an answer
+	tries    = 2                // in a row without one: packets are lost
+	life     = 30 * time.Second // of what a probe has shown, beyond the time that a round takes
+	lastPort = 1023             // of clients: connections of others begin at higher ones
+)
+
+// Clients where a service allows any, which no host has (RFC 5737, RFC 3849).
+var anybody = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
+
+// Path is the data path.
+type Path interface {
+	SendProbe(*server.Probe) error
+	EndProbe(*server.Probe) error
+	ProbeFate(*server.Probe) (server.Fate, error)
+}
+
+// Probes are of the services that a host is a server of. They are not safe for concurrent use.
+type Probes struct {
+	path  Path
+	route func(netip.Addr) (*net.Interface, error) // the device that answers leave by
+
+	absent     []netip.Addr // VIPs that are no address of this host
+	services   []plan.AgentService
+	translates string // what may take their packets all the same; empty: nothing translates addresses here
+	ports      map[netip.AddrPort]*port
+}
+
+// port is one that SYNs are sent to.
+type port struct {
+	service    *model.Service
+	probe      server.Probe // the last one
+	sent       time.Time    // zero: none yet
+	open       bool         // what becomes of it is not known yet
+	lost       int          // in a row
+	fate       server.Fate  // of the last one that something became of, or nothing in time
+	known      bool         // there is one
+	since      time.Time    // when that was so first
+	at         time.Time    // when it was so last
+	unprobable string       // why none could be sent, empty: it could
+}
+
+// New returns those of a host that serves nothing yet. route tells by which device answers to an address leave.
+func New(path Path, route func(netip.Addr) (*net.Interface, error)) *Probes {
+	return &Probes{path: path, route: route, ports: map[netip.AddrPort]*port{}}
+}
+
+// Set takes the services of this host, which of their VIPs it does not have, and what translates addresses here, empty: nothing.
+func (p *Probes) Set(services []plan.AgentService, absent []netip.Addr, translates string) {
+	p.services, p.absent, p.translates = services, absent, translates
+	wanted := map[netip.AddrPort]*port{}
+	for _, s := range services {
+		for _, at := range p.targets(s.Service, netip.Addr{}) {
+			if wanted[at] = p.ports[at]; wanted[at] == nil {
+				wanted[at] = &port{probe: server.Probe{Service: at, Client: netip.AddrPortFrom(netip.Addr{}, uint16(rand.N(lastPort)))}}
+			}
+			wanted[at].service = s.Service
+		}
+	}
+	p.ports = wanted
+}
+
+// targets are what is probed of a service, at one VIP or, without one, at all that this host does not have: each port by itself, and the first
+// one of ranges.
+func (p *Probes) targets(s *model.Service, vip netip.Addr) (list []netip.AddrPort) {
+	if s.Protocol != model.ProtocolTCP {
+		return nil
+	}
+	for _, at := range s.VIPs() {
+		if vip.IsValid() && vip != at || !slices.Contains(p.absent, at) {
+			continue
+		}
+		for _, number := range s.Ports {
+			list = append(list, netip.AddrPortFrom(at, number))
+		}
+		for _, r := range s.PortRanges {
+			list = append(list, netip.AddrPortFrom(at, max(r.First, 1)))
+		}
+	}
+	return list
+}
+
+// Look sees what became of probes and sends those that are due. It is to be called about once a second in the host's network namespace. programs
+// are the devices that have the agent's; balancers the addresses of load balancers, as far as they are known.
+func (p *Probes) Look(now time.Time, programs func(device *net.Interface) bool, balancers []netip.Addr) {
+	var due []*port
+	for _, one := range p.ports {
+		if one.open {
+			p.judge(one, now)
+		}
+		if again := one.lost > 0 && one.lost < tries; !one.open && (again || now.Sub(one.sent) >= period) {
+			due = append(due, one)
+		}
+	}
+	slices.SortFunc(due, func(a, b *port) int {
+		return cmp.Or(a.sent.Compare(b.sent), a.probe.Service.Compare(b.probe.Service))
+	})
+	for _, one := range due[:min(len(due), perLook)] {
+		one.sent, one.unprobable = now, ""
+		if err := p.send(one, programs, balancers); err != nil {
+			one.unprobable = err.Error()
+		}
+	}
+}
+
+// judge sees what became of a probe.
+func (p *Probes) judge(one *port, now time.Time) {
+	fate, err := p.path.ProbeFate(&one.probe)
+	if err != nil {
+		one.open, one.unprobable = false, err.Error()
+		return
+	}
+	if fate == server.ProbeUnanswered && now.Sub(one.sent) < patience {
+		return
+	}
+	one.open = false
+	if fate == server.ProbeAnswered {
+		if err := p.path.EndProbe(&one.probe); err != nil {
+			one.unprobable = err.Error()
+		}
+	}
+	if taken(fate) {
+		one.lost = 0
+	} else if one.lost++; one.lost < tries {
+		return
+	}
+	if !one.known || taken(one.fate) != taken(fate) {
+		one.since = now
+	}
+	one.fate, one.known, one.at = fate, true, now
+}
+
+// taken: whoever the packet is for has it, with or without a listener.
+func taken(fate server.Fate) bool {
+	return fate == server.ProbeAnswered || fate == server.ProbeRefused
+}
+
+func (p *Probes) send(one *port, programs func(*net.Interface) bool, balancers []netip.Addr) error {
+	client, device, err := p.client(one, programs, balancers)
+	if err != nil {
+		return err
+	}
+	number := one.probe.Client.Port()%lastPort + 1 // another one: what was tracked of the last probe holds for a while
+	one.probe.Client, one.probe.Device, one.probe.Sequence = netip.AddrPortFrom(client, number), device, rand.Uint32()
+	err = p.path.SendProbe(&one.probe)
+	one.open = err == nil
+	return err
+}
+
+// client is who a probe is from: one whom the service allows, whom answers reach by a device that has the programs, as they would leave this
+// host by others.
+func (p *Probes) client(one *port, programs func(*net.Interface) bool, balancers []netip.Addr) (netip.Addr, *net.Interface, error) {
+	s, vip := one.service, one.probe.Service.Addr()
+	candidates := slices.Concat(balancers, anybody)
+	for _, prefix := range s.Allow {
+		candidates = append(candidates, prefix.Addr().Next(), prefix.Addr())
+	}
+	why := errors.New("no client of its family is allowed")
+	for _, client := range candidates {
+		if client.Is4() != vip.Is4() || client.IsUnspecified() || !allowed(s.Allow, client) {
+			continue
+		}
+		device, err := p.route(client)
+		if err == nil && programs(device) {
+			return client, device, nil
+		}
+		if why = err; err == nil {
+			why = fmt.Errorf("answers to %s leave by %s, where the agent's programs do not run", client, device.Name)
+		}
+	}
+	return netip.Addr{}, nil, why
+}
+
+func allowed(prefixes []netip.Prefix, client netip.Addr) bool {
+	return len(prefixes) == 0 || slices.ContainsFunc(prefixes, func(prefix netip.Prefix) bool { return prefix.Contains(client) })
+}
+
+// fresh: what probes have shown still counts.
+func (p *Probes) fresh(one *port, now time.Time) bool {
+	return one.known && now.Sub(one.at) <= life+time.Duration(len(p.ports)/perLook)*time.Second
+}
+
+// Lost is why packets of a service to one of its VIPs reach no application, empty: they do, or it is not known.
+func (p *Probes) Lost(s *model.Service, vip netip.Addr, now time.Time) string {
+	if !slices.Contains(p.absent, vip) {
+		return ""
+	}
+	targets := p.targets(s, vip)
+	for _, at := range targets {
+		if one := p.ports[at]; one != nil && p.fresh(one, now) && !taken(one.fate) {
+			return cmp.Or(p.without(vip), one.problem())
+		}
+	}
+	if len(targets) == 0 || slices.ContainsFunc(targets, func(at netip.AddrPort) bool { return p.ports[at] == nil || !p.fresh(p.ports[at], now) }) {
+		return p.without(vip)
+	}
+	return ""
+}
+
+// without is what is wrong where nothing translates addresses, empty: something may.
+func (p *Probes) without(vip netip.Addr) string {
+	if p.translates != "" {
+		return ""
+	}
+	return fmt.Sprintf("%s is not an address of this host: ip address add %s/%d dev lo", vip, vip, vip.BitLen())
+}
+
+// problem of a port whose packets are lost.
+func (one *port) problem() string {
+	how := map[server.Fate]string{server.ProbeUnanswered: "nothing answers", server.ProbeRejected: "a rule of this host resets them",
+		server.ProbeReturned: "this host sends them back to the network"}[one.fate]
+	at := one.probe.Service
+	return fmt.Sprintf("%s is not an address of this host, and since %s SYNs to its tcp port %d are lost here: %s: look whether a rule of address translation takes them to an "+
+		"application that runs (on a node of Kubernetes: kube-proxy, and a ready pod of the service on this node), or whether a firewall drops them",
+		at.Addr(), one.since.UTC().Format(time.RFC3339), at.Port(), how)
+}
+
+// Obstacles are why packets of services are lost, or may be. problems: of which services that cannot be known.
+func (p *Probes) Obstacles(now time.Time) (found, problems []string) {
+	for _, s := range p.services {
+		for _, vip := range s.Service.VIPs() {
+			if !slices.Contains(p.absent, vip) {
+				continue
+			}
+			lost := p.Lost(s.Service, vip, now)
+			targets := p.targets(s.Service, vip)
+			switch {
+			case lost != "":
+				found = append(found, lost)
+			case len(targets) == 0:
+				problems = append(problems, fmt.Sprintf("%s is not an address of this host: whether its %s packets are taken here is not known, as only tcp ports are probed",
+					vip, s.Service.Protocol))
+			default:
+				found = append(found, p.unknown(targets, now)...)
+			}
+		}
+	}
+	slices.Sort(found)
+	slices.Sort(problems)
+	return slices.Compact(found), slices.Compact(problems)
+}
+
+// unknown tells of ports that no probe has shown anything of lately.
+func (p *Probes) unknown(targets []netip.AddrPort, now time.Time) (list []string) {
+	for _, at := range targets {
+		one := p.ports[at]
+		if one == nil || p.fresh(one, now) {
+			continue
+		}
+		why := cmp.Or(one.unprobable, "no probe has shown it yet")
+		list = append(list, fmt.Sprintf("%s is not an address of this host: whether packets to its tcp port %d are taken here is not known: %s", at.Addr(), at.Port(), why))
+	}
+	return list
+}
+
+// Status returns what is known of each port.
+func (p *Probes) Status(now time.Time) (list []api.ProbedPort) {
+	for at, one := range p.ports {
+		probed := api.ProbedPort{At: at, State: api.ProbeUnknown, Client: one.probe.Client.Addr()}
+		if one.known {
+			age := api.InSeconds(now.Sub(one.at))
+			probed.Age = &age
+		}
+		if p.fresh(one, now) {
+			if probed.State = api.ProbeLost; taken(one.fate) {
+				probed.State = api.ProbeTaken
+			}
+		}
+		list = append(list, probed)
+	}
+	slices.SortFunc(list, func(a, b api.ProbedPort) int { return a.At.Compare(b.At) })
+	return list
+}

@@ -1,0 +1,250 @@
+package probes
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/linux/server"
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/plan"
+)
+
+// host is a data path whose probes end as is set, and a clock.
+type host struct {
+	fates   map[uint16]server.Fate // by the service's port
+	refuses error
+	sent    []server.Probe
+	ended   []server.Probe
+	now     time.Time
+	*Probes
+}
+
+func (h *host) SendProbe(p *server.Probe) error {
+	if h.refuses == nil {
+		h.sent = append(h.sent, *p)
+	}
+	return h.refuses
+}
+
+func (h *host) EndProbe(p *server.Probe) error {
+	h.ended = append(h.ended, *p)
+	return nil
+}
+
+func (h *host) ProbeFate(p *server.Probe) (server.Fate, error) {
+	return h.fates[p.Service.Port()], nil
+}
+
+var (
+	vip, vip6 = netip.MustParseAddr("198.51.100.10"), netip.MustParseAddr("2001:db8:51::10")
+	balancer  = netip.MustParseAddr("10.9.0.1")
+	foreign   = netip.MustParseAddr("10.244.0.1") // behind another device
+)
+
+func newHost() *host {
+	h := &host{fates: map[uint16]server.Fate{}, now: time.Unix(1e9, 0)}
+	h.Probes = New(h, func(address netip.Addr) (*net.Interface, error) {
+		if address == foreign {
+			return &net.Interface{Index: 2, Name: "cni0"}, nil
+		}
+		return &net.Interface{Index: 1, Name: "eth0"}, nil
+	})
+	return h
+}
+
+// look lets seconds pass.
+func (h *host) look(seconds int) {
+	for range seconds {
+		h.now = h.now.Add(time.Second)
+		h.Look(h.now, func(device *net.Interface) bool { return device.Name == "eth0" }, []netip.Addr{balancer})
+	}
+}
+
+// says checks what is said of a service's first VIP, by parts of texts: why its packets are lost, what keeps the agent from being ready, and
+// what else is a problem. Empty: nothing.
+func (h *host) says(t *testing.T, when string, s *model.Service, lost, obstacle, problem string) {
+	t.Helper()
+	found, problems := h.Obstacles(h.now)
+	for what, texts := range map[string][2]string{
+		"lost": {h.Lost(s, s.VIP, h.now), lost}, "obstacle": {strings.Join(found, "\n"), obstacle}, "problem": {strings.Join(problems, "\n"), problem},
+	} {
+		if (texts[0] == "") != (texts[1] == "") || !strings.Contains(texts[0], texts[1]) {
+			t.Errorf("%s: %s is %q, not %q", when, what, texts[0], texts[1])
+		}
+	}
+}
+
+func service(ports ...uint16) *model.Service {
+	return &model.Service{Name: "web", VIP: vip, Protocol: model.ProtocolTCP, Ports: ports}
+}
+
+func of(services ...*model.Service) (list []plan.AgentService) {
+	for _, s := range services {
+		list = append(list, plan.AgentService{Service: s})
+	}
+	return list
+}
+
+const notAddress = "198.51.100.10 is not an address of this host: ip address add 198.51.100.10/32 dev lo"
+
+func TestNothingIsKnownBeforeAProbe(t *testing.T) {
+	h, s := newHost(), service(80)
+	h.Set(of(s), nil, "")
+	h.says(t, "with the address", s, "", "", "")
+	if h.look(2); len(h.sent) != 0 {
+		t.Error("a port of an address that the host has is probed")
+	}
+	h.Set(of(s), []netip.Addr{vip}, "")
+	h.says(t, "nothing translates", s, notAddress, notAddress, "")
+	h.Set(of(s), []netip.Addr{vip}, "chain c")
+	h.says(t, "something may", s, "", "tcp port 80 are taken here is not known: no probe has shown it yet", "")
+	udp := service(53)
+	udp.Protocol = model.ProtocolUDP
+	h.Set(of(udp), []netip.Addr{vip}, "")
+	h.says(t, "UDP, nothing translates", udp, notAddress, notAddress, "")
+	h.Set(of(udp), []netip.Addr{vip}, "chain c")
+	h.says(t, "UDP", udp, "", "", "whether its udp packets are taken here is not known")
+}
+
+func TestWhatProbesShowCounts(t *testing.T) {
+	for fate, want := range map[server.Fate]string{
+		server.ProbeAnswered: "", server.ProbeRefused: "", server.ProbeUnanswered: "nothing answers", server.ProbeRejected: "resets them", server.ProbeReturned: "back to the network",
+	} {
+		for translates, lost := range map[string]string{"": notAddress, "chain c": want} {
+			h, s := newHost(), service(80, 443)
+			h.fates[80], h.fates[443] = server.ProbeAnswered, fate
+			h.Set(of(s), []netip.Addr{vip}, translates)
+			h.look(10)
+			if want == "" {
+				lost = ""
+			}
+			h.says(t, fmt.Sprintf("fate %d, %q", fate, translates), s, lost, lost, "")
+			h.fates[443] = server.ProbeAnswered
+			h.look(10)
+			h.says(t, "later", s, "", "", "")
+		}
+	}
+}
+
+// One SYN may be lost on any host.
+func TestOneLostProbeMeansNothing(t *testing.T) {
+	h, s := newHost(), service(80)
+	h.Set(of(s), []netip.Addr{vip}, "chain c")
+	h.fates[80] = server.ProbeAnswered
+	h.look(2)
+	h.fates[80] = server.ProbeUnanswered
+	for count := len(h.sent); len(h.sent) < count+2; {
+		h.look(1)
+	}
+	h.says(t, "one was lost", s, "", "", "")
+	h.look(3)
+	h.says(t, "two were lost", s, "nothing answers", "since 2001-09-09T", "")
+}
+
+// What was seen once is not true for ever, and is not what keeps a server from its clients.
+func TestWhatProbesHaveShownGrowsOld(t *testing.T) {
+	for _, fate := range []server.Fate{server.ProbeAnswered, server.ProbeReturned} {
+		h, s := newHost(), service(80)
+		h.Set(of(s), []netip.Addr{vip}, "chain c")
+		h.fates[80] = fate
+		h.look(4)
+		h.refuses = errors.New("no probes")
+		h.look(40)
+		h.says(t, fmt.Sprint("fate ", fate), s, "", "is not known: no probes", "")
+		if status := h.Status(h.now); len(status) != 1 || status[0].State != api.ProbeUnknown || status[0].Age.Duration() < 30*time.Second {
+			t.Errorf("%+v", status)
+		}
+		h.refuses = nil
+		h.fates[80] = server.ProbeAnswered
+		h.look(7)
+		h.says(t, "probes again", s, "", "", "")
+	}
+}
+
+// Set comes with every change of the network: it forgets nothing of ports that stay.
+func TestPortsThatStayAreKnown(t *testing.T) {
+	h, s := newHost(), service(80)
+	h.fates[80] = server.ProbeAnswered
+	h.Set(of(s), []netip.Addr{vip}, "chain c")
+	h.look(2)
+	other := service(80, 81)
+	h.Set(of(other), []netip.Addr{vip}, "chain c")
+	h.says(t, "another port", other, "", "tcp port 81 are taken here is not known", "")
+	h.Set(of(service(80)), []netip.Addr{vip}, "chain c")
+	h.says(t, "without it", service(80), "", "", "")
+}
+
+// A late answer to one probe is not one to the next, and whoever answers is told that it was one.
+func TestEveryProbeIsOfItsOwn(t *testing.T) {
+	h, s := newHost(), service(80)
+	h.fates[80] = server.ProbeAnswered
+	h.Set(of(s), []netip.Addr{vip}, "chain c")
+	h.look(60)
+	seen := map[netip.AddrPort]bool{}
+	for _, probe := range h.sent {
+		if seen[probe.Client] || probe.Client.Port() == 0 || probe.Client.Port() > lastPort || probe.Client.Addr() != balancer {
+			t.Errorf("a probe is from %s", probe.Client)
+		}
+		seen[probe.Client] = true
+	}
+	if !slices.Equal(h.ended, h.sent) || len(h.sent) != 12 {
+		t.Errorf("%d probes, %d were ended", len(h.sent), len(h.ended))
+	}
+}
+
+// Clients are those that the service allows and whose answers the agent's programs see.
+func TestProbesAreFromClientsThatAreAllowed(t *testing.T) {
+	for _, test := range []struct {
+		vip   netip.Addr
+		allow string
+		want  string // or a part of why there is none
+	}{
+		{vip, "", "10.9.0.1"}, {vip6, "", "2001:db8::1"}, {vip, "10.9.0.0/16", "10.9.0.1"}, {vip, "203.0.113.0/24", "203.0.113.1"},
+		{vip, "203.0.113.7/32", "203.0.113.7"}, {vip, "2001:db8:7::/48", "no client of its family is allowed"},
+		{vip, "10.244.0.1/32", "answers to 10.244.0.1 leave by cni0"}, {vip6, "2001:db8:7::/48", "2001:db8:7::1"},
+	} {
+		h, s := newHost(), service(80)
+		if s.VIP = test.vip; test.allow != "" {
+			s.Allow = []netip.Prefix{netip.MustParsePrefix(test.allow)}
+		}
+		h.Set(of(s), []netip.Addr{test.vip}, "chain c")
+		h.look(1)
+		have := ""
+		if len(h.sent) > 0 {
+			have = h.sent[0].Client.Addr().String()
+		} else {
+			found, _ := h.Obstacles(h.now)
+			have = strings.Join(found, "\n")
+		}
+		if !strings.Contains(have, test.want) {
+			t.Errorf("%s, allow %q: %s, not %s", test.vip, test.allow, have, test.want)
+		}
+	}
+}
+
+// However many ports there are, a second has few probes, each port has its turn, and none is unknown because of the others.
+func TestManyPortsTakeTurns(t *testing.T) {
+	h, s := newHost(), service()
+	for i := range uint16(2000) {
+		s.Ports = append(s.Ports, 1000+i)
+		h.fates[1000+i] = server.ProbeAnswered
+	}
+	h.Set(of(s), []netip.Addr{vip}, "chain c")
+	for second := range 300 {
+		before := len(h.sent)
+		h.look(1)
+		if count := len(h.sent) - before; count > perLook {
+			t.Fatalf("%d probes in a second", count)
+		}
+		if found, _ := h.Obstacles(h.now); second > 64 && len(found) > 0 {
+			t.Fatalf("after %d s: %s", second, found[0])
+		}
+	}
+}

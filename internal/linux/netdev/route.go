@@ -1,0 +1,27 @@
+package netdev
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// RouteDevice returns the device that packets of this host to address leave by, in the calling thread's network namespace. An address of
+// this host has none.
+func RouteDevice(address netip.Addr) (*net.Interface, error) {
+	routes, err := netlink.RouteGet(address.AsSlice())
+	if err != nil || len(routes) == 0 {
+		return nil, fmt.Errorf("look up route to %s: %w", address, err)
+	}
+	if routes[0].Type != unix.RTN_UNICAST {
+		return nil, fmt.Errorf("look up route to %s: it leads to no other host", address)
+	}
+	device, err := net.InterfaceByIndex(routes[0].LinkIndex)
+	if err != nil {
+		return nil, fmt.Errorf("look up device of route to %s: %w", address, err)
+	}
+	return device, nil
+}

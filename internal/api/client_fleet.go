@@ -66,6 +66,13 @@ func NewRenewalClient(controllers []string, config *tls.Config) ballastv1connect
 	return ballastv1connect.NewRenewalClient(client, scheme+"://ballast", asking)
 }
 
+// NewLeavingClient asks controllers (HOST:PORT) as the node that is to leave.
+func NewLeavingClient(controllers []string, config *tls.Config) ballastv1connect.LeavingClient {
+	client, scheme, asking := toControllers(controllers, config)
+	client.Transport.(*http.Transport).DisableKeepAlives = true // the last answer ends with the connection
+	return ballastv1connect.NewLeavingClient(client, scheme+"://ballast", asking)
+}
+
 func toControllers(controllers []string, config *tls.Config) (client *http.Client, scheme string, asking connect.ClientOption) {
 	d := &dialer{controllers: slices.Clone(controllers), config: config}
 	transport := &http.Transport{DialContext: d.dial, DialTLSContext: d.dial}

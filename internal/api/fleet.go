@@ -73,9 +73,12 @@ const maxRequest = 64 << 20
 
 // NewFleetHandler serves ballast.v1.Fleet: gRPC, gRPC-Web, and JSON over plain HTTP. Who may use it is for the listener to check.
 func NewFleetHandler(d Desired) (path string, handler http.Handler) {
-	return ballastv1connect.NewFleetHandler(&fleetAPI{d, time.Now}, connect.WithReadMaxBytes(maxRequest), withStrictJSON(),
+	return ballastv1connect.NewFleetHandler(Fleet(d), connect.WithReadMaxBytes(maxRequest), withStrictJSON(),
 		connect.WithInterceptors(confirmed(d)))
 }
+
+// Fleet answers for ballast.v1.Fleet.
+func Fleet(d Desired) ballastv1connect.FleetHandler { return &fleetAPI{d, time.Now} }
 
 // fleetAPI turns requests into edits.
 type fleetAPI struct {

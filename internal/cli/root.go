@@ -22,7 +22,7 @@ func Root(build string) *cobra.Command {
 		SilenceErrors:    true,
 		PersistentPreRun: command.PrintLegibly,
 	}
-	root.AddCommand(daemons.LB(build), daemons.Agent(build), daemons.Pass(), daemons.Controller(build), daemons.Join(build), ctl.Command(), daemons.Validate(), daemons.Doctor(),
+	root.AddCommand(daemons.LB(build), daemons.Agent(build), daemons.Pass(), daemons.Controller(build), daemons.Join(build), daemons.Leave(), ctl.Command(), daemons.Validate(), daemons.Doctor(),
 		version.Command(build))
 	help.Add(root, help.Texts)
 	command.Strict(root)

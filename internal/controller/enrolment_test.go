@@ -92,7 +92,7 @@ func TestWithoutACertificateNothingButJoiningIsServed(t *testing.T) {
 	if _, err := enrolled(t, c.address, token, "lb1"); err != nil {
 		t.Fatalf("who joins is refused: %v", err)
 	}
-	paths := []string{ballastv1connect.FleetGetFleetProcedure, ballastv1connect.EnrolmentInviteProcedure, ballastv1connect.RenewalRenewProcedure, ballastv1connect.ControlJoinProcedure,
+	paths := []string{ballastv1connect.FleetGetFleetProcedure, ballastv1connect.EnrolmentInviteProcedure, ballastv1connect.RenewalRenewProcedure, ballastv1connect.LeavingDrainProcedure, ballastv1connect.LeavingLeaveProcedure, ballastv1connect.ControlJoinProcedure,
 		ballastv1connect.ControllersListControllersProcedure, "/raft", "/v1/joining", "/"}
 	certified := ca.Issue(pki.Ctl, "other").Client()
 	for _, protocols := range [][]string{nil, {"h2"}, {"http/1.1"}, {enrol.Protocol, "h2"}, {"h2", enrol.Protocol}, {enrol.Protocol}} {

@@ -20,6 +20,7 @@ func (c *controller) routes() http.Handler {
 	path, enrolment := ballastv1connect.NewEnrolmentHandler(c.enrolment)
 	mux.Handle(path, fleetapi.ForOperators(enrolment))
 	mux.Handle(c.enrolment.ForNodes())
+	mux.Handle(c.leaving.ForNodes())
 	return mux
 }
 

@@ -7,12 +7,14 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/controller/bootstrap"
 	"github.com/ballast-lb/ballast/internal/controller/desired"
 	"github.com/ballast-lb/ballast/internal/controller/election"
 	"github.com/ballast-lb/ballast/internal/controller/enrolment"
 	"github.com/ballast-lb/ballast/internal/controller/findings"
 	"github.com/ballast-lb/ballast/internal/controller/fleetapi"
+	"github.com/ballast-lb/ballast/internal/controller/leaving"
 	"github.com/ballast-lb/ballast/internal/controller/members"
 	"github.com/ballast-lb/ballast/internal/controller/nodes"
 	"github.com/ballast-lb/ballast/internal/controller/replicas"
@@ -49,6 +51,7 @@ type controller struct {
 	members   *members.Cluster
 	fleet     *fleetapi.Fleet
 	enrolment *enrolment.Enrolment
+	leaving   *leaving.Leaving
 	report    *report.Reporter
 }
 
@@ -131,6 +134,7 @@ func newController(
 	directory := c.newFleet(o, writer, address)
 	c.enrolment = enrolment.New(enrolment.Options{Name: name, Version: o.Version, Address: address, Mirror: mirror, Writer: writer, Credentials: credentials, Live: c.live,
 		Nodes: directory.List, Refused: func(from string, why error) { ports.Refusals().Refused(pki.NotJoined, from, why) }, Log: o.Log})
+	c.leaving = leaving.New(leaving.Options{Fleet: api.Fleet(c.fleet), Engine: c.engine, Mirror: mirror, Revoke: c.fleet.RevokeCertificate, Forget: c.fleet.ForgetNode})
 	return c
 }
 

@@ -49,6 +49,23 @@ func Certified(r *http.Request) (pki.Identity, error) {
 	return pki.PeerIdentity(*r.TLS)
 }
 
+// ForNodes has a handler answer load balancers and agents, by mutual TLS, and nobody else.
+func ForNodes(handler http.Handler) http.Handler {
+	errorsTo := connect.NewErrorWriter()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		who, err := Certified(r)
+		if err == nil && who.Role != pki.LB && who.Role != pki.Agent {
+			err = connect.NewError(connect.CodePermissionDenied, fmt.Errorf("the certificate of %s is for role %s: load balancers and agents are answered", who.Name, who.Role))
+		}
+		if err != nil {
+			NoteRefused(r, pki.WrongRole, err)
+			errorsTo.Write(w, r, err) // the client may have gone
+			return
+		}
+		handler.ServeHTTP(w, r)
+	})
+}
+
 type callContext struct{}
 
 // handler returns the route of the streams and what answers it. It needs HTTP/2.

@@ -70,22 +70,9 @@ func Load(dir, name string, role Role) (*Credentials, error) {
 
 // only finds the certificate to take where none was named.
 func only(dir string, role Role) (string, error) {
-	paths, err := filepath.Glob(filepath.Join(dir, "*.crt"))
+	names, others, err := named(dir, role)
 	if err != nil {
 		return "", err
-	}
-	var names, others []string
-	for _, path := range paths {
-		name := strings.TrimSuffix(filepath.Base(path), ".crt")
-		certificate, err := readCertificate(path)
-		if err != nil || name == authorityName {
-			continue
-		}
-		if identity, err := IdentityOf(certificate); err == nil && (role == "" || identity.Role == role) {
-			names = append(names, name)
-		} else {
-			others = append(others, name)
-		}
 	}
 	what := "certificate"
 	if role != "" {
@@ -100,6 +87,44 @@ func only(dir string, role Role) (string, error) {
 		return "", fmt.Errorf("load certificates from %s: there is no %s, only %s: make one with `ballast ctl pki issue`", dir, what, strings.Join(others, ", "))
 	}
 	return "", fmt.Errorf("load certificates from %s: there is no %s: make one with `ballast ctl pki issue` and copy it here with ca.crt", dir, what)
+}
+
+// named are the names of certificates in a directory, of a role and of others.
+func named(dir string, role Role) (names, others []string, err error) {
+	paths, err := filepath.Glob(filepath.Join(dir, "*.crt"))
+	for _, path := range paths {
+		name := strings.TrimSuffix(filepath.Base(path), ".crt")
+		certificate, err := readCertificate(path)
+		if err != nil || name == authorityName {
+			continue
+		}
+		if identity, err := IdentityOf(certificate); err == nil && (role == "" || identity.Role == role) {
+			names = append(names, name)
+		} else {
+			others = append(others, name)
+		}
+	}
+	return names, others, err
+}
+
+// NamesOf are those of the certificates of a role in a directory.
+func NamesOf(dir string, role Role) ([]string, error) {
+	names, _, err := named(dir, role)
+	return names, err
+}
+
+// FilesOf are where the certificate of a name and its keys are. The authority's certificate is among them where no other, and no authority, is in the
+// directory.
+func FilesOf(dir, name string) []string {
+	files := []string{certificatePath(dir, name), keyPath(dir, name), nextKeyPath(dir, name)}
+	if others, err := filepath.Glob(filepath.Join(dir, "*.crt")); err == nil && !slices.ContainsFunc(others, func(path string) bool {
+		return path != certificatePath(dir, name) && path != certificatePath(dir, authorityName)
+	}) {
+		if _, err := os.Lstat(keyPath(dir, authorityName)); errors.Is(err, os.ErrNotExist) {
+			files = append(files, certificatePath(dir, authorityName))
+		}
+	}
+	return files
 }
 
 func (c *Credentials) stamps() (stamps [3]stamp) {

@@ -42,6 +42,22 @@ func Systemd() func(ctx context.Context, unit string) error {
 	}
 }
 
+// StopUnit ends a unit, now and at boot, where systemd runs; one that is not known is no error.
+func StopUnit() func(ctx context.Context, unit string) error {
+	if Systemd() == nil {
+		return nil
+	}
+	return func(ctx context.Context, unit string) error {
+		if err := exec.CommandContext(ctx, "systemctl", "cat", unit).Run(); err != nil {
+			return nil
+		}
+		if output, err := exec.CommandContext(ctx, "systemctl", "disable", "--now", unit).CombinedOutput(); err != nil {
+			return fmt.Errorf("stop %s: %w: %s", unit, err, strings.TrimSpace(string(output)))
+		}
+		return nil
+	}
+}
+
 func (h *Host) say(format string, values ...any) { fmt.Fprintf(h.Out, format+"\n", values...) }
 
 func (h *Host) defaults(unit string) string { return filepath.Join(h.Defaults, unit) }

@@ -95,7 +95,7 @@ func (m *machine) must(arguments ...string) string {
 }
 
 // start starts a daemon by the options of its unit, which are as systemd reads them.
-func (m *machine) start(unit string, arguments ...string) {
+func (m *machine) start(unit string, arguments ...string) (kill func()) {
 	m.Helper()
 	text, err := os.ReadFile(m.path("default", unit))
 	fleettest.Require(m, err)
@@ -113,13 +113,17 @@ func (m *machine) start(unit string, arguments ...string) {
 	daemon := m.command(append([]string{strings.TrimPrefix(unit, "ballast-"), "--run-dir", m.path("run"), "--tls-dir", m.path("tls")}, arguments...)...)
 	daemon.Stderr = said
 	fleettest.Require(m, m.space.Start(daemon))
-	m.Cleanup(func() {
+	kill = func() {
 		daemon.Process.Kill()
 		daemon.Wait()
+	}
+	m.Cleanup(func() {
+		kill()
 		if m.Failed() {
 			m.Logf("%s said:\n%s", unit, said)
 		}
 	})
+	return kill
 }
 
 // sayings is what a daemon says, which may be read while it speaks.

@@ -4,8 +4,11 @@ package command
 import (
 	"bufio"
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -46,4 +49,32 @@ func waitFor[T any](ctx context.Context, read func() (T, error)) (value T, err e
 	case <-ctx.Done():
 		return value, ctx.Err()
 	}
+}
+
+// Warn shows what a command harms.
+func Warn(cmd *cobra.Command, warnings ...string) {
+	for _, line := range warnings {
+		fmt.Fprintln(cmd.ErrOrStderr(), "WARNING:", line)
+	}
+}
+
+// Unasked is why nothing was changed where nobody can be asked.
+func Unasked(remedy string) error {
+	return errors.New("nothing was changed: there is no terminal to ask at: " + remedy)
+}
+
+// Confirm asks whether to go on, where there is somebody to ask.
+func Confirm(cmd *cobra.Command, question, remedy string) error {
+	if !IsTerminal(cmd.InOrStdin()) {
+		return Unasked(remedy)
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "%s? [y/N] ", question)
+	answer, err := ReadLine(cmd)
+	if err != nil && err != io.EOF {
+		return err
+	}
+	if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
+		return errors.New("nothing was changed")
+	}
+	return nil
 }

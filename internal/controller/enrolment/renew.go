@@ -25,19 +25,9 @@ type shownKey struct{}
 // ForNodes has Renew answer those who show a certificate of the signing authority, by mutual TLS.
 func (e *Enrolment) ForNodes() (path string, handler http.Handler) {
 	path, renewal := ballastv1connect.NewRenewalHandler(e, connect.WithReadMaxBytes(requestBytes))
-	errorsTo := connect.NewErrorWriter()
-	return path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		who, err := hub.Certified(r)
-		if err == nil && who.Role != pki.LB && who.Role != pki.Agent {
-			err = refuse(connect.CodePermissionDenied, "the certificate of %s is for role %s: those of load balancers and agents are renewed", who.Name, who.Role)
-		}
-		if err != nil {
-			hub.NoteRefused(r, pki.WrongRole, err)
-			errorsTo.Write(w, r, err) // the client may have gone
-			return
-		}
+	return path, hub.ForNodes(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		renewal.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), shownKey{}, r.TLS.PeerCertificates)))
-	})
+	}))
 }
 
 const requestBytes = 16 << 10

@@ -196,13 +196,7 @@ func Run(ctx context.Context, o Options) (err error) {
 // Detach removes the data path that an agent has left, and logs how many connections that breaks.
 func Detach(o Options) error {
 	return instance.Detach(o.RunDir, o.Instance, pki.Agent, func(dir string) error {
-		var byParity [2]uint64
-		path, err := server.Open(dir)
-		if err == nil {
-			byParity, err = path.Echoes()
-			path.Close()
-		}
-		if living := byParity[0] + byParity[1]; err != nil {
+		if living, err := livingOf(dir); err != nil {
 			o.Log.Warn("living connections that carry cookies break now; they could not be counted", "error", err)
 		} else if living > 0 {
 			o.Log.Warn("living connections carry cookies: they break now", "connections", living)
@@ -210,6 +204,25 @@ func Detach(o Options) error {
 		return errors.Join(os.RemoveAll(api.IDDir(o.RunDir, o.Instance)), os.RemoveAll(api.TicketDir(o.RunDir, o.Instance)),
 			detachFeatures(o.RunDir, o.Instance, o.Log))
 	})
+}
+
+// Living counts the connections that carry cookies, by what an agent has left pinned; none where nothing is pinned.
+func Living(runDir, name string) (uint64, error) {
+	dir := instance.PinDir(runDir, name)
+	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
+		return 0, nil
+	}
+	return livingOf(dir)
+}
+
+func livingOf(dir string) (uint64, error) {
+	path, err := server.Open(dir)
+	if err != nil {
+		return 0, err
+	}
+	defer path.Close()
+	byParity, err := path.Echoes()
+	return byParity[0] + byParity[1], err
 }
 
 // start brings the data path up.

@@ -3,10 +3,6 @@ package ask
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"io"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -117,26 +113,14 @@ func (c *Control) PrintOutcome(cmd *cobra.Command, done Outcome) error {
 }
 
 // Warn shows what a change harms.
-func Warn(cmd *cobra.Command, warnings ...string) {
-	for _, line := range warnings {
-		fmt.Fprintln(cmd.ErrOrStderr(), "WARNING:", line)
-	}
-}
+func Warn(cmd *cobra.Command, warnings ...string) { command.Warn(cmd, warnings...) }
 
 // Confirm asks whether to go on, where there is somebody to ask.
 func (c *Control) Confirm(cmd *cobra.Command, question, remedy string) error {
-	if c.Structured() || !command.IsTerminal(cmd.InOrStdin()) {
-		return errors.New("nothing was changed: there is no terminal to ask at: " + remedy)
+	if c.Structured() {
+		return command.Unasked(remedy)
 	}
-	fmt.Fprintf(cmd.OutOrStdout(), "%s? [y/N] ", question)
-	answer, err := command.ReadLine(cmd)
-	if err != nil && err != io.EOF {
-		return err
-	}
-	if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
-		return errors.New("nothing was changed")
-	}
-	return nil
+	return command.Confirm(cmd, question, remedy)
 }
 
 // orderTime is how long an order may take.

@@ -42,11 +42,19 @@ func revoke(c *ask.Control) *cobra.Command {
 		}
 		return err
 	}
-	cmd.Flags().Var(command.OneOf(&request.Role, string(pki.Controller), string(pki.LB), string(pki.Agent), string(pki.Ctl)), "role", "of a NAME, those of `ROLE` alone: controller, lb, agent, ctl (default: of all roles)")
+	cmd.Flags().Var(command.OneOf(&request.Role, roles()...), "role", "of a NAME, those of ROLE alone: "+strings.Join(roles(), ", ")+" (default: of all roles)")
 	cmd.Flags().StringVar(&request.Reason, "reason", "", "`TEXT` for lists, logs and the owner")
 	cmd.Flags().BoolVar(&request.LockOut, "force", false, "even if it is the certificate that you use, or no controller is left")
 	c.MayHarm(cmd)
 	return cmd
+}
+
+// roles are those that certificates can have.
+func roles() (names []string) {
+	for _, role := range pki.Roles() {
+		names = append(names, string(role))
+	}
+	return names
 }
 
 // revokedRow is one entry of the list, as --json prints it.

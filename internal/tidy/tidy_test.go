@@ -130,7 +130,7 @@ var layers = map[string][]string{
 	"algo":       {"algo", "model"},
 	"wire":       {"model"},
 	"plan":       {"algo", "model", "wire"},
-	"machine":    {"plan", "wire", "algo", "model", "schema"},
+	"machine":    {"plan", "wire", "algo", "model", "schema", "yamltree"},
 	"yamltree":   {"model"},
 	"config":     {"model", "schema", "yamltree"},
 	"store":      {"store", "model", "config", "wire"},
@@ -248,6 +248,26 @@ func TestOnlyTheEdgeOfBGPImportsGoBGP(t *testing.T) {
 	}
 	if !used {
 		t.Error("nothing imports GoBGP")
+	}
+}
+
+// What Kubernetes needs is in a program of its own: daemons link none of it.
+func TestOnlyTheProgramForKubernetesImportsItsLibraries(t *testing.T) {
+	kubernetes := regexp.MustCompile(`^(k8s|sigs\.k8s)\.io/`)
+	ours := regexp.MustCompile(`(^|/)(internal/machine/kube|internal/kube|cmd/ballast-kube)(/|$)`)
+	used := false
+	_, trees := parse(t)
+	for name, tree := range trees {
+		for _, imported := range imports(tree) {
+			if kubernetes.MatchString(imported) || strings.HasPrefix(imported, module) && ours.MatchString(imported) {
+				if used = true; !ours.MatchString(path.Dir(name)) {
+					t.Errorf("%s imports %s: daemons would link the libraries of Kubernetes", name, imported)
+				}
+			}
+		}
+	}
+	if !used {
+		t.Error("nothing imports the libraries of Kubernetes")
 	}
 }
 

@@ -10,8 +10,8 @@ func maxTypos(name string) int {
 	return 2
 }
 
-// near returns those of the names that a key is a misspelling of, in either case: the ones with the fewest typos.
-func near(key string, names []string) (found []string) {
+// Near returns those of the names that a key is a misspelling of, in either case: the ones with the fewest typos.
+func Near(key string, names []string) (found []string) {
 	key = strings.ToLower(key)
 	fewest := len(key)
 	for _, name := range names {

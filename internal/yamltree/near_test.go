@@ -13,12 +13,12 @@ func TestMisspelledKeysAreNearWhatWasMeant(t *testing.T) {
 		"serves": "servers", "sersion": "session", "taps": "", "tlps": "tls", "sessoin": "session", "nane": "name", "mean": "", "tsl": "tls", "x": "", "": "", "colour": "", "vipvip": "",
 		strings.Repeat("vip", 1000): "",
 	} {
-		if have := strings.Join(near(key, names), " "); have != want {
+		if have := strings.Join(Near(key, names), " "); have != want {
 			t.Errorf("%.20q: have %q, want %q", key, have, want)
 		}
 	}
 	for _, name := range names {
-		if have := near(name, names); !slices.Equal(have, []string{name}) {
+		if have := Near(name, names); !slices.Equal(have, []string{name}) {
 			t.Errorf("%s: have %q", name, have)
 		}
 	}

@@ -261,7 +261,7 @@ func (r *Reader) Mapping(node *yaml.Node, path string, fields map[string]Value) 
 		if !ok {
 			names := slices.Sorted(maps.Keys(fields))
 			remedy := "use one of " + strings.Join(names, ", ")
-			if meant := near(key, names); len(meant) > 0 {
+			if meant := Near(key, names); len(meant) > 0 {
 				remedy = "did you mean " + strings.Join(meant, " or ") + "? Else " + remedy
 			}
 			r.Fail(line, childPath, remedy, "unknown key")

@@ -1,0 +1,276 @@
+package kube
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// healthPath is what kube-proxy answers at healthCheckNodePort: 200 where an endpoint of the node is ready.
+const healthPath = "/healthz"
+
+// build makes the services of one Service. One that cannot be had as it is wanted goes on with the settings that the fleet has, and servers as
+// they are now.
+func (m *mapping) build(s *ours) {
+	for i := range s.Spec.Ports {
+		if p := &s.Spec.Ports[i]; protocolOf(p) == 0 {
+			m.event(s, ReasonPort, fmt.Sprintf("port %d is of %s: load balancers forward TCP and UDP alone", p.Port, p.Protocol))
+		}
+	}
+	if !s.fallback {
+		for _, protocol := range protocols {
+			if one, why := m.make(s, protocol); why != "" {
+				m.refuse(s, ReasonInvalid, lower(protocol)+": "+why)
+				s.fallback = true
+			} else if len(one.Ports)+len(one.PortRanges) > 0 {
+				m.entries = append(m.entries, one)
+			}
+		}
+		if !s.fallback {
+			return
+		}
+		m.entries = slices.DeleteFunc(m.entries, func(e entry) bool { return e.of == s })
+	}
+	for _, before := range s.before {
+		m.entries = append(m.entries, m.goOn(s, before))
+	}
+}
+
+// goOn is a service as the fleet has it, with servers as they are now.
+func (m *mapping) goOn(s *ours, before *model.Service) entry {
+	e := entry{Service: before.Clone(), of: s, before: before}
+	e.Servers = m.servers(s, m.prefer4(s, before.VIPs()), before.Forward == model.ForwardSRv6)
+	m.keepLast(s, &e)
+	if m.objections(&e) != "" {
+		e.Service, e.last = before.Clone(), true
+	}
+	m.sayExcluded(s, &e)
+	return e
+}
+
+// prefer4 reports whether load balancers reach nodes by IPv4 that have both.
+func (m *mapping) prefer4(s *ours, vips []netip.Addr) bool {
+	if len(s.Spec.IPFamilies) > 0 {
+		return s.Spec.IPFamilies[0] == corev1.IPv4Protocol
+	}
+	return len(vips) == 0 || vips[0].Is4()
+}
+
+// make makes the service of a protocol. why says why it cannot be had; one without ports is not wanted.
+func (m *mapping) make(s *ours, protocol model.Protocol) (e entry, why string) {
+	name := m.name(s.key, protocol)
+	e = entry{Service: model.NewService(), of: s, before: m.byName[name]}
+	ports := portsOf(s.Service, protocol)
+	if len(ports) == 0 || len(s.vips) == 0 {
+		return e, ""
+	}
+	if e.before != nil && e.before.Owner != m.Owner {
+		return e, fmt.Sprintf("the fleet has a service %s already, which is not of %s: remove that, or choose another --prefix", name, m.Owner)
+	}
+	e.Name, e.Owner, e.Protocol = name, m.Owner, protocol
+	e.VIP, e.MoreVIPs = s.vips[0], slices.Clone(s.vips[1:])
+	e.setPorts(ports)
+	var none bool
+	if e.Allow, none = s.settings.allowed(s.vips); none {
+		return e, "spec.loadBalancerSourceRanges: none is of the family of an address of the Service: nobody could connect"
+	}
+	e.defaults(s)
+	for i := range s.settings.fields {
+		if f := &s.settings.fields[i]; f.protocol == 0 || f.protocol == protocol {
+			if err := f.set(&e.Service); err != nil {
+				return e, AnnotationPrefix + f.key + ": " + err.Error()
+			}
+		}
+	}
+	e.Servers = m.servers(s, m.prefer4(s, s.vips) && e.Forward != model.ForwardSRv6, e.Forward == model.ForwardSRv6)
+	m.keepLast(s, &e)
+	e.complete(s)
+	if why = m.objections(&e); why == "" {
+		m.sayExcluded(s, &e)
+	}
+	return e, why
+}
+
+// defaults are set before annotations.
+func (e *entry) defaults(s *ours) {
+	if s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
+		e.Placement.Over, e.Dispatch = model.PlaceSource, model.DispatchMaglev
+	}
+	checked := func(f given) bool { return f.Key == "health.check" && (f.protocol == 0 || f.protocol == e.Protocol) }
+	if port := s.Spec.HealthCheckNodePort; port > 0 && port <= math.MaxUint16 && !slices.ContainsFunc(s.settings.fields, checked) {
+		e.Health.Check, e.Health.Port, e.Health.Path = model.CheckHTTP, uint16(port), healthPath
+	}
+}
+
+// complete sets what follows from the rest: servers have weights, so connections go by weight; a table has room for all servers.
+func (e *entry) complete(s *ours) {
+	chosen := func(key string) bool {
+		return slices.ContainsFunc(s.settings.fields, func(f given) bool { return f.Key == key && (f.protocol == 0 || f.protocol == e.Protocol) })
+	}
+	takes := uint32(0)
+	for i := range e.Servers {
+		if e.Servers[i].TakesNew() {
+			takes++
+		}
+	}
+	e.ApplyDefaults()
+	if e.Dispatch == model.DispatchRR && !chosen("dispatch") {
+		if e.Dispatch = model.DispatchWRR; takes > model.MaxRoundServers {
+			e.Dispatch = model.DispatchMaglev
+		}
+	}
+	if e.before != nil && !chosen("table_slots") {
+		e.TableSlots = max(e.TableSlots, e.before.TableSlots)
+	}
+	for _, size := range model.TableSizes() {
+		if !chosen("table_slots") && e.TableSlots < takes && size >= takes {
+			e.TableSlots = size
+			break
+		}
+	}
+}
+
+// portsOf are the ports of a protocol, ascending.
+func portsOf(s *corev1.Service, protocol model.Protocol) (ports []uint16) {
+	for i := range s.Spec.Ports {
+		if p := &s.Spec.Ports[i]; protocolOf(p) == protocol && p.Port > 0 && p.Port <= math.MaxUint16 {
+			ports = append(ports, uint16(p.Port))
+		}
+	}
+	slices.Sort(ports)
+	return slices.Compact(ports)
+}
+
+// setPorts joins consecutive ones to ranges where there are more than a service may have.
+func (e *entry) setPorts(ports []uint16) {
+	if e.Ports = ports; len(ports) <= model.MaxPorts {
+		return
+	}
+	e.Ports = nil
+	for i := 0; i < len(ports); {
+		end := i + 1
+		for end < len(ports) && ports[end] == ports[end-1]+1 {
+			end++
+		}
+		if end-i > 1 {
+			e.PortRanges = append(e.PortRanges, model.PortRange{First: ports[i], Last: ports[end-1]})
+		} else {
+			e.Ports = append(e.Ports, ports[i])
+		}
+		i = end
+	}
+}
+
+// placeholder are keys of a fleet that is only looked at.
+var placeholder = model.Keys{Placement: [16]byte{1}, Current: 1, Cookie: map[uint32][16]byte{1: {1}}}
+
+// numbered is a service whose servers have ids: any will do to see whether it makes sense.
+func numbered(s *model.Service) model.Service {
+	n := *s
+	n.Servers = slices.Clone(s.Servers)
+	for i := range n.Servers {
+		n.Servers[i].ID = uint16(i + 1)
+	}
+	return n
+}
+
+// objections say why a service makes no sense by itself; empty: it does.
+func (m *mapping) objections(e *entry) string {
+	fleet := model.Fleet{Keys: placeholder, Services: []model.Service{numbered(&e.Service)}}
+	if err := fleet.Validate(); err != nil {
+		return reasonsOf(err)
+	}
+	return ""
+}
+
+// limit leaves out the newest Services that the fleet has no room for.
+func (m *mapping) limit() {
+	room := model.MaxServices
+	for i := range m.in.Fleet {
+		if s := &m.in.Fleet[i]; s.Owner != m.Owner {
+			room -= max(1, len(s.VIPs()))
+		}
+	}
+	var left []entry
+	over := map[*ours]bool{}
+	for _, e := range m.entries {
+		if need := max(1, len(e.VIPs())); e.before == nil && (over[e.of] || need > room) {
+			over[e.of] = true
+		} else {
+			room -= need
+			left = append(left, e)
+		}
+	}
+	m.entries = left
+	for _, s := range m.services {
+		if over[s] {
+			m.refuse(s, ReasonNoRoom, fmt.Sprintf("the fleet has room for %d services, an address of each counting as one: delete Services, or split the fleet", model.MaxServices))
+		}
+	}
+}
+
+var atService = regexp.MustCompile(`^services\[(\d+)\]`)
+
+// contradictions finds services that contradict others of the fleet: they go on as the fleet has them, and new ones wait.
+func (m *mapping) contradictions() {
+	slices.SortStableFunc(m.entries, func(a, b entry) int { // what is there already is right
+		return cmp.Compare(map[bool]int{true: 0, false: 1}[a.before != nil], map[bool]int{true: 0, false: 1}[b.before != nil])
+	})
+	for range 3 { // settled by what the fleet has, which made sense
+		fleet := model.Fleet{Keys: placeholder}
+		for i := range m.in.Fleet {
+			if s := &m.in.Fleet[i]; s.Owner != m.Owner {
+				fleet.Services = append(fleet.Services, *s)
+			}
+		}
+		others := len(fleet.Services)
+		for i := range m.entries {
+			fleet.Services = append(fleet.Services, numbered(&m.entries[i].Service))
+		}
+		err := fleet.Validate()
+		if err == nil || !m.settle(err, others) {
+			return
+		}
+	}
+}
+
+// settle replaces the services of ours that err is about, and reports whether there is one.
+func (m *mapping) settle(err error, others int) bool {
+	why := map[int][]string{}
+	for _, one := range unjoin(err) {
+		found := atService.FindStringSubmatch(one.Error())
+		i := -1
+		if found != nil {
+			at, _ := strconv.Atoi(found[1])
+			i = at - others
+		} else { // of all services together: a new one is too many
+			i = slices.IndexFunc(m.entries, func(e entry) bool { return e.before == nil })
+		}
+		if i >= 0 && i < len(m.entries) {
+			why[i] = append(why[i], reasonsOf(one))
+		}
+	}
+	gone := map[*ours]bool{}
+	for i, reasons := range why {
+		e := &m.entries[i]
+		if e.of != nil {
+			m.refuse(e.of, ReasonInvalid, e.Name+": "+strings.Join(reasons, "; "))
+		}
+		if e.before == nil || e.last {
+			gone[e.of] = e.before == nil
+			continue
+		}
+		e.Service, e.last = e.before.Clone(), true
+	}
+	m.entries = slices.DeleteFunc(m.entries, func(e entry) bool { return e.before == nil && gone[e.of] })
+	return len(why) > 0
+}

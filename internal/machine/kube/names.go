@@ -1,0 +1,37 @@
+package kube
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// maxName is how long names in a fleet are at most, in bytes.
+const maxName = 63
+
+// Name is that of a Service's service of a protocol in the fleet: NAMESPACE:NAME:tcp, with a prefix if clusters share the fleet. No name of
+// Kubernetes has a colon.
+func (o *Options) Name(namespace, name string, protocol model.Protocol) string {
+	full := namespace + ":" + name + ":" + protocol.String()
+	if o.Prefix != "" {
+		full = o.Prefix + ":" + full
+	}
+	return short(full)
+}
+
+func (o *Options) name(key types.NamespacedName, protocol model.Protocol) string {
+	return o.Name(key.Namespace, key.Name, protocol)
+}
+
+// short makes a name of a length that fleets take: the end of a longer one is the beginning of its hash.
+func short(name string) string {
+	if len(name) <= maxName {
+		return name
+	}
+	hash := sha256.Sum256([]byte(name))
+	const digits = 10
+	return name[:maxName-digits-1] + "." + hex.EncodeToString(hash[:])[:digits]
+}

@@ -1,0 +1,188 @@
+package kube
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// cluster is what is looked up.
+type cluster struct {
+	nodes  map[string]*corev1.Node
+	slices map[types.NamespacedName][]*discoveryv1.EndpointSlice
+}
+
+func (m *mapping) index() {
+	m.cluster = cluster{make(map[string]*corev1.Node, len(m.in.Nodes)), make(map[types.NamespacedName][]*discoveryv1.EndpointSlice, len(m.in.Slices))}
+	for _, n := range m.in.Nodes {
+		m.cluster.nodes[n.Name] = n
+	}
+	for _, s := range m.in.Slices {
+		key := types.NamespacedName{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
+		m.cluster.slices[key] = append(m.cluster.slices[key], s)
+	}
+}
+
+// endpoints are those of a Service on one node, by family, IPv4 first: pods have an address of each.
+type endpoints struct {
+	ready, serving [2]map[string]bool // serving: although they end
+}
+
+func (e *endpoints) add(to *[2]map[string]bool, family int, addresses []string) {
+	if to[family] == nil {
+		to[family] = map[string]bool{}
+	}
+	for _, a := range addresses[:min(1, len(addresses))] { // further ones are the same endpoint
+		to[family][a] = true
+	}
+}
+
+func most(of [2]map[string]bool) int { return max(len(of[0]), len(of[1])) }
+
+// endpointsOf are the endpoints of a Service by node. Slices can have one twice.
+func (m *mapping) endpointsOf(s *ours) map[string]*endpoints {
+	found := map[string]*endpoints{}
+	for _, slice := range m.cluster.slices[s.key] {
+		family := slices.Index([]discoveryv1.AddressType{discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6}, slice.AddressType)
+		if family < 0 {
+			continue
+		}
+		for i := range slice.Endpoints {
+			e := &slice.Endpoints[i]
+			if e.NodeName == nil {
+				continue
+			}
+			ready := e.Conditions.Ready == nil || *e.Conditions.Ready
+			serving := e.Conditions.Serving == nil && ready || e.Conditions.Serving != nil && *e.Conditions.Serving
+			at := found[*e.NodeName]
+			if at == nil {
+				at = &endpoints{}
+				found[*e.NodeName] = at
+			}
+			switch {
+			case ready:
+				at.add(&at.ready, family, e.Addresses)
+			case serving && e.Conditions.Terminating != nil && *e.Conditions.Terminating:
+				at.add(&at.serving, family, e.Addresses)
+			}
+		}
+	}
+	return found
+}
+
+// servers are the nodes with endpoints of a Service, by name. prefer4: by which of its addresses load balancers reach a node that has both.
+// Endpoints that end and still serve are drained, unless no others are left: then nodes pass new connections on to these.
+func (m *mapping) servers(s *ours, prefer4 bool, only6 bool) (servers []model.Server) {
+	found := m.endpointsOf(s)
+	ready := false
+	for name, e := range found {
+		ready = ready || most(e.ready) > 0 && m.cluster.nodes[name] != nil && !excluded(m.cluster.nodes[name])
+	}
+	var unreachable []string
+	for name, e := range found {
+		node := m.cluster.nodes[name]
+		weight, state := most(e.ready), model.StateActive
+		if weight == 0 {
+			if weight = most(e.serving); ready {
+				state = model.StateDraining
+			}
+		}
+		if node == nil || weight == 0 {
+			continue
+		}
+		address := internalIP(node, prefer4, only6)
+		if !address.IsValid() {
+			unreachable = append(unreachable, name)
+			continue
+		}
+		if excluded(node) {
+			state = model.StateDraining
+		}
+		servers = append(servers, model.Server{Name: short(name), Address: address, Weight: uint16(min(weight, model.MaxWeight)), State: state})
+	}
+	slices.SortFunc(servers, func(a, b model.Server) int { return cmp.Compare(a.Name, b.Name) })
+	if slices.Sort(unreachable); len(unreachable) > 0 {
+		m.event(s, ReasonNode, fmt.Sprintf("%s no InternalIP in status.addresses%s: load balancers cannot reach it",
+			model.Some(unreachable)+map[bool]string{true: " has", false: " have"}[len(unreachable) == 1], map[bool]string{true: " of IPv6, which forward: srv6 needs"}[only6]))
+	}
+	return servers
+}
+
+// excluded reports whether an operator has taken a node out.
+func excluded(n *corev1.Node) bool {
+	_, out := n.Labels[corev1.LabelNodeExcludeBalancers]
+	return out
+}
+
+// internalIP is where load balancers reach a node; invalid: nowhere.
+func internalIP(n *corev1.Node, prefer4, only6 bool) (other netip.Addr) {
+	for _, a := range n.Status.Addresses {
+		ip, err := netip.ParseAddr(a.Address)
+		if a.Type != corev1.NodeInternalIP || err != nil {
+			continue
+		}
+		if ip.Is4() == prefer4 {
+			return ip
+		}
+		if !only6 && !other.IsValid() {
+			other = ip
+		}
+	}
+	return other
+}
+
+// keepLast has a service keep the servers that it has where none is known any more: a source that is empty, or cannot be reached, takes away
+// no last server.
+func (m *mapping) keepLast(s *ours, e *entry) {
+	if e.before == nil {
+		return
+	}
+	if len(e.Servers) > 0 || len(e.before.Servers) == 0 {
+		return
+	}
+	e.Servers = slices.Clone(e.before.Servers)
+	m.out.Kept = append(m.out.Kept, e.Name)
+	var names []string
+	for i := range e.Servers {
+		names = append(names, e.Servers[i].Name)
+	}
+	m.event(s, ReasonKept, fmt.Sprintf("no endpoint is ready or serving on a node: %s keeps its last servers, %s", e.Name, model.Some(names)))
+}
+
+// sayExcluded tells of a service whose nodes all drain.
+func (m *mapping) sayExcluded(s *ours, e *entry) {
+	taking := slices.ContainsFunc(e.Servers, func(server model.Server) bool { return server.TakesNew() })
+	if len(e.Servers) == 0 || taking {
+		return
+	}
+	var names []string
+	for i := range e.Servers {
+		names = append(names, e.Servers[i].Name)
+	}
+	m.event(s, ReasonExcluded, fmt.Sprintf("no node takes new connections: every node with endpoints (%s) drains: remove its label %s, or move pods to other nodes",
+		model.Some(names), corev1.LabelNodeExcludeBalancers))
+}
+
+// protocols are those that we forward.
+var protocols = []model.Protocol{model.ProtocolTCP, model.ProtocolUDP}
+
+// protocolOf is the protocol of a port; 0: none of ours.
+func protocolOf(p *corev1.ServicePort) model.Protocol {
+	switch p.Protocol {
+	case corev1.ProtocolTCP, "":
+		return model.ProtocolTCP
+	case corev1.ProtocolUDP:
+		return model.ProtocolUDP
+	}
+	return 0
+}
+
+func lower(p model.Protocol) string { return strings.ToLower(p.String()) }

@@ -5,8 +5,6 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-
-	"github.com/gopacket/gopacket/layers"
 )
 
 // The way of a server that is added, until its application listens: no client meets it before.
@@ -21,8 +19,7 @@ func TestAServerThatIsAddedWaitsForItsChecks(t *testing.T) {
 	sent := 0
 	syns := func(n int) {
 		for range n {
-			h.send(netip.AddrPortFrom(tableClient.Addr(), 2000+uint16(sent)), &layers.TCP{SYN: true, Options: []layers.TCPOption{{OptionType: layers.TCPOptionKindNop},
-				{OptionType: layers.TCPOptionKindNop}, {OptionType: layers.TCPOptionKindTimestamps, OptionLength: 10, OptionData: []byte{0, 0, 0, 1, 0, 0, 0, 0}}}})
+			h.send(netip.AddrPortFrom(tableClient.Addr(), 2000+uint16(sent)), newSYN())
 			sent++
 		}
 		h.eventually("SYNs are forwarded", func() bool { return h.counter("forwarded_new") == uint64(sent) })

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gopacket/gopacket/layers"
-
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/metricstest"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -100,8 +98,7 @@ func TestTheVIPFollowsChecksAsAllDownSays(t *testing.T) {
 		pages := map[model.AllDown][]string{model.AllDownKeep: {"BallastServiceWithoutHealthyServers"},
 			model.AllDownWithdraw: {"BallastServiceWithoutHealthyServers", "BallastVIPNotAnnounced"}, model.AllDownNone: {"BallastServiceWithoutServers", "BallastVIPNotAnnounced"}}
 		h.pages(policy.String(), good, pages[policy]...)
-		h.send(tableClient, &layers.TCP{SYN: true, Options: []layers.TCPOption{{OptionType: layers.TCPOptionKindNop}, {OptionType: layers.TCPOptionKindNop},
-			{OptionType: layers.TCPOptionKindTimestamps, OptionLength: 10, OptionData: []byte{0, 0, 0, 1, 0, 0, 0, 0}}}})
+		h.send(tableClient, newSYN())
 		sent[verdict]++
 		h.eventually(fmt.Sprintf("%s: a SYN is %s", policy, verdict), func() bool { return h.counter(verdict) == sent[verdict] })
 		used := strings.Contains(h.metrics(), `ballast_server_in_use{id="1",server="s1",service="web"} 1`) || strings.Contains(h.metrics(), `ballast_server_in_use{id="2",server="s2",service="web"} 1`)

@@ -63,8 +63,14 @@ func (h *lbHost) say(client netip.AddrPort, index uint16, fin bool) {
 // send sends a packet of a client to the VIP.
 func (h *lbHost) send(client netip.AddrPort, tcp *layers.TCP) {
 	h.t.Helper()
+	h.sendTo(client, 80, tcp)
+}
+
+// sendTo sends to a port of the VIP.
+func (h *lbHost) sendTo(client netip.AddrPort, port uint16, tcp *layers.TCP) {
+	h.t.Helper()
 	ip := &layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolTCP, SrcIP: client.Addr().AsSlice(), DstIP: tableVIP.AsSlice()}
-	tcp.SrcPort, tcp.DstPort = layers.TCPPort(client.Port()), 80
+	tcp.SrcPort, tcp.DstPort = layers.TCPPort(client.Port()), layers.TCPPort(port)
 	var here *net.Interface
 	require(h.t, h.space.Do(func() (err error) { here, err = net.InterfaceByName("eth0"); return err }))
 	buffer := gopacket.NewSerializeBuffer()

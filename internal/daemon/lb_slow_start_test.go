@@ -5,8 +5,6 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-
-	"github.com/gopacket/gopacket/layers"
 )
 
 // A server that fails and comes back gets a tenth of the others' connections, by metrics too, and its whole share without slow_start.
@@ -22,8 +20,7 @@ func TestAServerThatRecoversStartsSlowly(t *testing.T) {
 	syns := func(n int) {
 		h.t.Helper()
 		for range n {
-			h.send(netip.AddrPortFrom(tableClient.Addr(), 2000+uint16(sent)), &layers.TCP{SYN: true, Options: []layers.TCPOption{{OptionType: layers.TCPOptionKindNop},
-				{OptionType: layers.TCPOptionKindNop}, {OptionType: layers.TCPOptionKindTimestamps, OptionLength: 10, OptionData: []byte{0, 0, 0, 1, 0, 0, 0, 0}}}})
+			h.send(netip.AddrPortFrom(tableClient.Addr(), 2000+uint16(sent)), newSYN())
 			sent++
 		}
 		h.eventually("SYNs are forwarded", func() bool { return h.counter("forwarded_new") == uint64(sent) })

@@ -6,16 +6,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gopacket/gopacket/layers"
-
 	"github.com/ballast-lb/ballast/internal/api"
 )
 
 // syn is of a client that has not been there before.
 func (h *lbHost) syn(client int) {
 	h.t.Helper()
-	h.send(netip.AddrPortFrom(tableClient.Addr(), 2000+uint16(client)), &layers.TCP{SYN: true, Options: []layers.TCPOption{{OptionType: layers.TCPOptionKindNop},
-		{OptionType: layers.TCPOptionKindNop}, {OptionType: layers.TCPOptionKindTimestamps, OptionLength: 10, OptionData: []byte{0, 0, 0, 1, 0, 0, 0, 0}}}})
+	h.send(netip.AddrPortFrom(tableClient.Addr(), 2000+uint16(client)), newSYN())
 }
 
 // A flood comes, lasts while the daemon is killed, and ends.

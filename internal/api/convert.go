@@ -43,6 +43,7 @@ func ServiceToProto(s *model.Service) *ballastv1.Service {
 	if p := &s.Placement; *p != (model.Placement{}) {
 		m.Placement = &ballastv1.Placement{Over: p.Over.String(), Ipv4Prefix: uint32(p.IPv4Prefix), Ipv6Prefix: uint32(p.IPv6Prefix)}
 	}
+	m.SourceLimit = sourceLimitToProto(&s.SourceLimit)
 	if s.SessionClients != model.SessionClientsUnset {
 		m.SessionClients = new(uint32(s.SessionClients))
 	}
@@ -264,6 +265,7 @@ func (in *input) service(path string, s *model.Service, m *ballastv1.Service) {
 	choose(in, path, "placement.over", &s.Placement.Over, m.GetPlacement().GetOver())
 	takeNarrow(in, path+".placement.ipv4_prefix", &s.Placement.IPv4Prefix, m.GetPlacement().GetIpv4Prefix())
 	takeNarrow(in, path+".placement.ipv6_prefix", &s.Placement.IPv6Prefix, m.GetPlacement().GetIpv6Prefix())
+	in.sourceLimit(path+".source_limit", &s.SourceLimit, m.GetSourceLimit())
 	in.duration(path+".slow_start", &s.SlowStart, m.GetSlowStart())
 	in.health(path+".health", &s.Health, m.GetHealth())
 	if len(m.GetServers()) > 0 {

@@ -107,6 +107,20 @@ func (in *input) replicas(path string, r *model.Replicas, m *ballastv1.Replicas)
 	in.positive(path+".idle_timeout", &r.IdleTimeout, m.GetIdleTimeout())
 }
 
+func sourceLimitToProto(l *model.SourceLimit) *ballastv1.SourceLimit {
+	if *l == (model.SourceLimit{}) {
+		return nil
+	}
+	return &ballastv1.SourceLimit{Rate: l.Rate, Burst: l.Burst, Ipv4Prefix: uint32(l.IPv4Prefix), Ipv6Prefix: uint32(l.IPv6Prefix)}
+}
+
+func (in *input) sourceLimit(path string, l *model.SourceLimit, m *ballastv1.SourceLimit) {
+	take(&l.Rate, m.GetRate())
+	take(&l.Burst, m.GetBurst())
+	takeNarrow(in, path+".ipv4_prefix", &l.IPv4Prefix, m.GetIpv4Prefix())
+	takeNarrow(in, path+".ipv6_prefix", &l.IPv6Prefix, m.GetIpv6Prefix())
+}
+
 // tableToProto returns nil for a service that has no connection table.
 func tableToProto(t *model.Table) *ballastv1.Table {
 	if *t == (model.Table{}) {

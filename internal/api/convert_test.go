@@ -115,6 +115,10 @@ func drawService(t *rapid.T, i int) model.Service {
 	if s.Dispatch == model.DispatchHash && rapid.Bool().Draw(t, "by source") {
 		s.Placement = model.Placement{Over: model.PlaceSource, IPv4Prefix: rapid.Uint8Range(0, 32).Draw(t, "IPv4 prefix"), IPv6Prefix: rapid.Uint8Range(0, 128).Draw(t, "IPv6 prefix")}
 	}
+	if s.Protocol != model.ProtocolUDP && rapid.Bool().Draw(t, "limited sources") {
+		s.SourceLimit = model.SourceLimit{Rate: rapid.Uint32Range(1, model.MaxSourceRate).Draw(t, "rate"), Burst: rapid.Uint32Max(1000).Draw(t, "burst"),
+			IPv4Prefix: rapid.Uint8Range(0, 32).Draw(t, "IPv4 source"), IPv6Prefix: rapid.Uint8Range(0, 64).Draw(t, "IPv6 source")}
+	}
 	drawHealth(t, &s.Health)
 	through := s.Protocol != model.ProtocolUDP && rapid.Bool().Draw(t, "through")
 	if through {

@@ -35,6 +35,9 @@ func (s *Service) ApplyDefaults() {
 	if s.SYNProxy == SYNProxyAuto {
 		setDefault(&s.SYNLimit, 0, DefaultSYNLimit)
 	}
+	if s.SourceLimit.Rate != 0 {
+		s.SourceLimit.applyDefaults()
+	}
 	s.Load.applyDefaults()
 	s.Health.applyDefaults()
 

@@ -103,14 +103,15 @@ type Service struct {
 	SessionClients uint8    `json:"session_clients"`
 	SYNProxy       SYNProxy `json:"syn_proxy,omitzero"`
 	// SYNLimit is how many SYNs a second and server turn on syn_proxy auto, at each load balancer; 0: not auto.
-	SYNLimit uint32   `json:"syn_limit,omitempty"`
-	Table    Table    `json:"table,omitzero"`
-	Choices  Choices  `json:"choices,omitzero"`
-	QUIC     QUIC     `json:"quic,omitzero"`
-	MPTCP    MPTCP    `json:"mptcp,omitzero"`
-	Load     Load     `json:"load"`
-	Health   Health   `json:"health"`
-	Servers  []Server `json:"servers"`
+	SYNLimit    uint32      `json:"syn_limit,omitempty"`
+	SourceLimit SourceLimit `json:"source_limit,omitzero"`
+	Table       Table       `json:"table,omitzero"`
+	Choices     Choices     `json:"choices,omitzero"`
+	QUIC        QUIC        `json:"quic,omitzero"`
+	MPTCP       MPTCP       `json:"mptcp,omitzero"`
+	Load        Load        `json:"load"`
+	Health      Health      `json:"health"`
+	Servers     []Server    `json:"servers"`
 }
 
 // Placement is what places a connection, where the policy or nothing else says who gets it. The zero value: all of the connection.

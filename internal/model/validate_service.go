@@ -26,6 +26,7 @@ func (s *Service) validate(path string, found *findings) {
 	s.validateSYNProxy(path, found)
 	s.validateMPTCP(path, found)
 	s.validateAllow(path, found)
+	s.validateSourceLimit(path+".source_limit", found)
 	s.validateIDs(path, found)
 	for i := range s.Servers {
 		s.validateServer(fmt.Sprintf("%s.servers[%d]", path, i), &s.Servers[i], found)

@@ -135,6 +135,9 @@ func anyService(t *rapid.T, i int) Service {
 	for _, text := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"0.0.0.0/0", "10.0.0.0/8", "10.1.0.0/16", "192.0.2.1/32"}), 0, 3, rapid.ID).Draw(t, "allow") {
 		s.Allow = append(s.Allow, netip.MustParsePrefix(text))
 	}
+	if rapid.Bool().Draw(t, "limited sources") {
+		s.SourceLimit = model.SourceLimit{Rate: rapid.Uint32Range(1, 3).Draw(t, "rate"), Burst: rapid.Uint32Range(1, 3).Draw(t, "burst"), IPv4Prefix: 24, IPv6Prefix: 56}
+	}
 	s.Weights = anyWeights(t)
 	s.Starting = anyStarting(t)
 	if s.Dispatch.Placed() && s.Dispatch != model.DispatchChoices && rapid.Bool().Draw(t, "by source") {

@@ -10,6 +10,7 @@ import (
 	"math"
 	"math/bits"
 	"net/netip"
+	"time"
 
 	"github.com/ballast-lb/ballast/internal/algo/cookie"
 	"github.com/ballast-lb/ballast/internal/algo/pathid"
@@ -114,8 +115,11 @@ type ServiceRow struct {
 	PlacedPorts   uint16
 	SYNProxy      uint16 // 1: load balancers answer SYNs now
 	VIPNumber     uint32 // of the VIP
-	_             uint32
-	_             [2]uint64
+	SourceStep    uint32 // in 256 ns
+	SourceDepth   uint32
+	SourceIPv4    uint8 // bits
+	SourceIPv6    uint8
+	_             [10]byte
 }
 
 // Flags of ServiceRow: enum service_flag.
@@ -159,7 +163,8 @@ func serviceRow(keys *model.Keys, s *model.Service) ServiceRow {
 	if s.Session == model.SessionTLS {
 		row.Flags |= ServiceSession
 	}
-	if len(s.Allow) > 0 {
+	row.limitSources(&s.SourceLimit)
+	if len(s.Allow) > 0 || row.SourceStep != 0 {
 		row.Flags |= ServiceGuarded
 	}
 	if s.ComparesReports() {
@@ -173,6 +178,17 @@ func serviceRow(keys *model.Keys, s *model.Service) ServiceRow {
 		row.Port = wirePort(s.Ports[0])
 	}
 	return row
+}
+
+// limitSources says how long a connection is owed by its source, rounded up, and how long all but the last of a burst are.
+func (row *ServiceRow) limitSources(l *model.SourceLimit) {
+	if l.Rate == 0 {
+		return
+	}
+	const unit = 256 // ns
+	row.SourceStep = uint32((time.Second/unit + time.Duration(l.Rate) - 1) / time.Duration(l.Rate))
+	row.SourceDepth = uint32(min(uint64(l.Burst-1)*uint64(row.SourceStep), math.MaxUint32))
+	row.SourceIPv4, row.SourceIPv6 = l.IPv4Prefix, l.IPv6Prefix
 }
 
 // at is the row at one of the service's addresses, which has keys of its own.

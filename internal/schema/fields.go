@@ -15,6 +15,7 @@ type (
 	fleet   = model.Fleet
 	service = model.Service
 	place   = model.Placement
+	source  = model.SourceLimit
 	table   = model.Table
 	choices = model.Choices
 	quic    = model.QUIC
@@ -82,6 +83,7 @@ var Service = slices.Concat([]Field[service]{
 		{Key: "syn_limit", Value: number(func(s *service) *uint32 { return &s.SYNLimit }, "number", 1, model.MaxSYNLimit), Default: fmt.Sprintf("%d with `syn_proxy: auto`", model.DefaultSYNLimit),
 			Doc: "SYNs per second and server that turn `syn_proxy: auto` on"},
 	},
+	Section("source_limit", SourceLimit, func(s *service) *source { return &s.SourceLimit }),
 	Section("table", Table, func(s *service) *table { return &s.Table }),
 	Section("choices", Choices, func(s *service) *choices { return &s.Choices }),
 	Section("quic", QUIC, func(s *service) *quic { return &s.QUIC }),
@@ -97,6 +99,18 @@ var Placement = []Field[place]{
 	{Key: "ipv4_prefix", Value: number(func(p *place) *uint8 { return &p.IPv4Prefix }, "bits", 1, 32), Default: fmt.Sprint(model.DefaultIPv4Prefix),
 		Doc: "bits of an IPv4 source"},
 	{Key: "ipv6_prefix", Value: number(func(p *place) *uint8 { return &p.IPv6Prefix }, "bits", 1, 128), Default: fmt.Sprint(model.DefaultIPv6Prefix),
+		Doc: "the same of IPv6"},
+}
+
+// SourceLimit are the fields of how many connections a client may begin.
+var SourceLimit = []Field[source]{
+	{Key: "rate", Value: number(func(l *source) *uint32 { return &l.Rate }, "number", 1, model.MaxSourceRate), Default: "no limit",
+		Doc: "new connections per second from one source, per load balancer and VIP; more are dropped", More: "With `session: tls` or an active `syn_proxy`, completed handshakes count; else SYNs, first datagrams and QUIC packets with an unknown id"},
+	{Key: "burst", Value: number(func(l *source) *uint32 { return &l.Burst }, "number", 1, model.MaxSourceRate*model.MaxSourceBurstTime), Default: "the rate",
+		Doc: "new connections that a source may begin at once"},
+	{Key: "ipv4_prefix", Value: number(func(l *source) *uint8 { return &l.IPv4Prefix }, "bits", 1, 32), Default: fmt.Sprint(model.DefaultIPv4Prefix),
+		Doc: "bits of an IPv4 address that are one source"},
+	{Key: "ipv6_prefix", Value: number(func(l *source) *uint8 { return &l.IPv6Prefix }, "bits", 1, model.MaxSourcePrefix), Default: fmt.Sprint(model.DefaultIPv6Prefix),
 		Doc: "the same of IPv6"},
 }
 

@@ -109,6 +109,9 @@ func TestDefaultsAreThoseThatAreDescribed(t *testing.T) {
 	bySource := model.NewService()
 	bySource.Placement.Over = model.PlaceSource
 	bySource.ApplyDefaults()
+	limited := model.NewService()
+	limited.SourceLimit.Rate = 1
+	limited.ApplyDefaults()
 	plain.ApplyDefaults()
 	table.ApplyDefaults()
 	offered.ApplyDefaults()
@@ -116,6 +119,7 @@ func TestDefaultsAreThoseThatAreDescribed(t *testing.T) {
 	plain.Table, plain.Health.Path, plain.Choices, plain.QUIC = table.Table, table.Health.Path, offered.Choices, quic.QUIC
 	plain.MPTCP.Ports = joined.MPTCP.Ports
 	plain.Placement.IPv4Prefix, plain.Placement.IPv6Prefix = bySource.Placement.IPv4Prefix, bySource.Placement.IPv6Prefix
+	plain.SourceLimit.IPv4Prefix, plain.SourceLimit.IPv6Prefix = limited.SourceLimit.IPv4Prefix, limited.SourceLimit.IPv6Prefix
 	if n := compareDefaults(t, Service, &plain) + compareDefaults(t, Server, &plain.Servers[0]); n < 25 {
 		t.Errorf("compared only %d", n)
 	}

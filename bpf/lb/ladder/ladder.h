@@ -17,7 +17,6 @@
 #include "wire/choices.h"
 #include "wire/cookie.h"
 #include "wire/parse.h"
-#include "lb/state/allowed.h"
 #include "lb/state/loads.h"
 #include "lb/state/service.h"
 #include "lb/state/verdict.h"
@@ -29,6 +28,7 @@
 #include "lb/affinity/local_table.h"
 #include "lb/affinity/quic.h"
 #include "lb/ladder/dispatched.h"
+#include "lb/ladder/guarded.h"
 #include "lb/ladder/placed.h"
 #include "lb/ladder/replicas.h"
 
@@ -162,25 +162,13 @@ inline_always _Bool steer_commit(const struct packet *p, const struct decision *
 	return 1;
 }
 
-/* Is the packet of a connection that this or another load balancer let begin? Anybody can show a connection id in a
- * long header. */
-inline_always _Bool has_begun(const struct decision *d, enum verdict verdict)
-{
-	if (verdict == FORWARDED_BY_COOKIE || verdict == FORWARDED_BY_OLDER_KEY)
-		return d->service->affinity != AFFINITY_QUIC || !d->carried.is_long;
-	return verdict == FORWARDED_BY_LOCAL_TABLE || verdict == FORWARDED_BY_CLOSING || verdict == FORWARDED_STARTING;
-}
-
 inline_always enum verdict steer(const struct packet *p, struct decision *d)
 {
 	struct finding f = { .again = 1 };
 	enum verdict verdict = steer_find(p, d, &f);
 
-	if (d->service->flags & SERVICE_GUARDED && !has_begun(d, verdict) && !is_allowed(p, d->service)) {
-		d->server = 0;
-		d->id = NO_ID;
-		return DROPPED_NOT_ALLOWED;
-	}
+	if (d->service->flags & SERVICE_GUARDED)
+		verdict = guard(p, d, verdict);
 	if (!d->server || d->quoted || steer_commit(p, d, &f, verdict))
 		return verdict;
 	d->server = 0;

@@ -99,7 +99,7 @@ inline_always enum verdict walk_flow(struct xdp_md *ctx, const struct packet *p,
 		return verdict;
 	d->server = server_by_id(service, d->id);
 	if (!d->server)
-		return verdict == DROPPED_NOT_ALLOWED ? verdict : DROPPED_NO_SERVER;
+		return is_guarded(verdict) ? verdict : DROPPED_NO_SERVER;
 	if (flow != p)
 		return verdict == FORWARDED_BY_COOKIE || verdict == FORWARDED_BY_OLDER_KEY ||
 				       verdict == FORWARDED_BY_LOCAL_TABLE || verdict == FORWARDED_BY_HISTORY ||

@@ -22,7 +22,7 @@ enum service_flag {
 	SERVICE_REPLICATED = 8, /* other load balancers are asked about what carries nothing */
 	SERVICE_SESSION = 32, /* connections begin at this node: lb/walk/session.h */
 	SERVICE_FUNCTIONS = 16, /* its servers are network functions: lb/state/functions.h */
-	SERVICE_GUARDED = 128, /* not everybody may begin connections: lb/state/allowed.h */
+	SERVICE_GUARDED = 128, /* not everybody may begin connections: lb/ladder/guarded.h */
 	SERVICE_REPORTED_LOADS = 64, /* p2c and least compare loads that user space writes: lb/state/loads.h */
 };
 
@@ -74,8 +74,9 @@ struct service {
 	__u16 placed_ports;
 	__u16 syn_proxy; /* not 0: this node answers SYNs now, whatever the first data is: lb/walk/proxied.h */
 	__u32 vip_number; /* of its VIP, of several: tells their connections apart */
-	__u32 pad32;
-	__u64 pad64[2]; /* to a power of two: a row's offset is a shift */
+	__u32 source_step, source_depth; /* source_limits.h: of a connection, of all but one of a burst; 0: none */
+	__u8 source_ipv4, source_ipv6; /* bits of a source */
+	__u8 pad[10]; /* to a power of two: a row's offset is a shift */
 };
 _Static_assert(sizeof(struct service) == 256, "service");
 

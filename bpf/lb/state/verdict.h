@@ -120,6 +120,8 @@ enum verdict {
 	DROPPED_TABLE_BUSY, /* replicated: many packets for the same slot at once. Worry: it grows */
 	DROPPED_NOT_ALLOWED, /* without a valid cookie, from an address that the service does not allow. Worry: it is
 				not an attack */
+	DROPPED_SOURCE_LIMIT, /* a new connection of a source that begins more than source_limit lets. Worry: it is
+				 not an attack: many clients behind one address */
 	DROPPED_OVER_LIMIT, /* affinity table: more packets of one connection than table.packet_limit. Worry: it is not
 			       an attack */
 	DROPPED_NO_HEADROOM, /* the driver leaves no room for encapsulation, or an answer. Worry: any: --xdp-mode

@@ -7,6 +7,7 @@
 #include "lb/state/loads.h"
 #include "lb/state/service.h"
 #include "lb/state/sessions.h"
+#include "lb/state/source_limits.h"
 #include "lb/state/verdict.h"
 #include "lb/ladder/session.h"
 #include "lb/walk/handshake.h"
@@ -18,10 +19,12 @@ inline_always int proxied_begins(const struct session_work *w, const struct serv
 	struct session_begun begun = { .sequence = w->sequence, .id = w->fallback };
 	const struct server *server = server_by_id(service, w->fallback);
 
-	if (!w->echo) /* later packets go by placement as well */
-		return session_found(w->fallback, FORWARDED_NO_TIMESTAMP);
-	if (before && before->sequence == w->sequence)
+	if (w->echo && before && before->sequence == w->sequence)
 		return session_again(before);
+	if (is_over_source_limit(&w->packet, service))
+		return DROPPED_SOURCE_LIMIT;
+	if (!w->echo) /* later packets go by placement as well, and the first one with data counts again */
+		return session_found(w->fallback, FORWARDED_NO_TIMESTAMP);
 	if (!server)
 		return DROPPED_NO_SERVER;
 	begun.at = session_now();

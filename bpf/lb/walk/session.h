@@ -17,6 +17,7 @@
 #include "lb/state/service.h"
 #include "lb/state/session_outcomes.h"
 #include "lb/state/sessions.h"
+#include "lb/state/source_limits.h"
 #include "lb/state/trace.h"
 #include "lb/state/verdict.h"
 #include "lb/affinity/closing.h"
@@ -65,6 +66,8 @@ __noinline int session_hello(struct xdp_md *ctx, struct session_work *w, const s
 		before = session_begun_find(w->hash);
 		if (before && before->sequence == w->base) /* it comes again, and is no other connection */
 			return session_again(before);
+		if (is_over_source_limit(&w->packet, service))
+			return DROPPED_SOURCE_LIMIT;
 		w->outcome = w->echo ? session_read(ctx, w, w->payload)
 				     : HELLO_NOT_TLS; /* without timestamps only placement finds the connection again */
 	}

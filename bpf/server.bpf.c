@@ -7,6 +7,7 @@
  *   server_egress:   writes the cookie into TSval
  *   count_live:      counts connections of services with dispatch choices
  *   count_echoes:    writes the epochs that clients echo
+ *   sweep_translated: writes which translated connections have ended
  */
 #include "wire/kernel.h"
 #include "server/verdict.h"
@@ -15,6 +16,7 @@
 #include "server/walk/echoes.h"
 #include "server/walk/egress.h"
 #include "server/walk/ingress.h"
+#include "server/walk/sweep.h"
 #include "server/walk/tunnel.h"
 
 SEC("xdp.frags")
@@ -51,6 +53,12 @@ int count_live(__u64 *ctx)
 {
 	live_count((const struct sock *)ctx[0], ctx[1], ctx[2]);
 	return 0;
+}
+
+SEC("iter/bpf_map_elem")
+int sweep_translated(struct bpf_iter__bpf_map_elem *ctx)
+{
+	return sweep(ctx);
 }
 
 SEC("iter/tcp")

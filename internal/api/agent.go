@@ -18,9 +18,10 @@ type AgentStatus struct {
 	Epoch       uint32            `json:"epoch,omitempty"`           // of the key that cookies are written with; 0: none is known
 	Echoes      map[uint32]uint64 `json:"echoes"`                    // living connections by the epoch that their client has echoed last; 0: of a key that is gone
 	Tunnels     Tunnels           `json:"tunnels"`
-	Gateways    []Gateway         `json:"gateways,omitempty"` // of the network functions of this host
-	Probes      []ProbedPort      `json:"probes,omitempty"`   // of services at addresses that this host does not have
-	Problems    []string          `json:"problems"`           // what keeps the agent from its work, each with its remedy
+	Gateways    []Gateway         `json:"gateways,omitempty"`   // of the network functions of this host
+	Probes      []ProbedPort      `json:"probes,omitempty"`     // of services at addresses that this host does not have
+	Translated  *TranslatedUse    `json:"translated,omitempty"` // entries of connections whose addresses this host translates
+	Problems    []string          `json:"problems"`             // what keeps the agent from its work, each with its remedy
 }
 
 // TicketKeys says which keys a service's session tickets are made and read by, without the keys.
@@ -47,6 +48,14 @@ type ProbedPort struct {
 	Client netip.Addr     `json:"client,omitzero"` // that it seemed to be from
 	State  ProbeState     `json:"state"`
 	Age    *Seconds       `json:"age_seconds,omitempty"` // since a probe has shown something; absent: none has
+}
+
+// TranslatedUse says how full the room for translated connections is.
+type TranslatedUse struct {
+	Entries uint32  `json:"entries"`     // of connections that have not ended, or only just
+	Room    uint32  `json:"room"`        // for so many
+	Evicted uint64  `json:"evicted"`     // entries that were lost to others for want of room, since the process began
+	Age     Seconds `json:"age_seconds"` // since they were counted
 }
 
 // ProbeState is what a probe has shown.

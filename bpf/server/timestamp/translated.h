@@ -5,7 +5,8 @@
  * Programs at tc see the service's address and port in both directions: translation comes after ingress and is undone
  * before egress. But no socket of this host has that address and port. So what hold_backs has for a socket is kept here
  * for a flow, from the handshake on. A SYN-ACK leaves one word in handshakes, so that a flood of SYNs pushes nobody out
- * who is connected.
+ * who is connected. Entries of connections that have ended, and of those that translation has forgotten, are freed by
+ * user space (server/walk/sweep.h): what an LRU evicts may be alive.
  */
 #pragma once
 
@@ -31,12 +32,45 @@ struct {
 	__type(value, __u32); /* TSval of the last SYN-ACK, before it was marked */
 } translated_handshakes SEC(".maps");
 
+/* What the state of an entry's hold_back is here. */
+#define TRANSLATED_AGE 63 /* looks of user space since its last packet, at most so many */
+#define TRANSLATED_CLIENT_ENDED 64
+#define TRANSLATED_SERVER_ENDED 128
+#define TRANSLATED_ENDED (TRANSLATED_CLIENT_ENDED | TRANSLATED_SERVER_ENDED)
+
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 65536);
+	__uint(max_entries, 65536); /* user space sizes it */
 	__type(key, struct flow_key);
 	__type(value, struct hold_back);
 } translated SEC(".maps");
+
+volatile __u64 translated_begun; /* entries that this process's programs have added */
+
+/* A packet of the connection, of the side whose end its FIN is. */
+inline_always void translated_seen(struct hold_back *h, __u8 tcp_flags, __u8 side)
+{
+	__u8 ended = tcp_flags & TCP_FLAG_RST_BIT ? TRANSLATED_ENDED : tcp_flags & TCP_FLAG_FIN_BIT ? side : 0;
+	__u8 state = (h->state & ~TRANSLATED_AGE) | ended;
+
+	if (h->state != state)
+		h->state = state;
+}
+
+/* An RST that this host sends without a timestamp: the connection has ended, or is known to nobody. */
+static __noinline int translated_reset(const struct flow *f)
+{
+	struct hold_back *h;
+	struct flow_key key;
+
+	if (!f)
+		return 0;
+	flow_key_fill(&key, f);
+	h = bpf_map_lookup_elem(&translated, &key);
+	if (h)
+		h->state |= TRANSLATED_ENDED;
+	return 0;
+}
 
 /* Has translation changed the source of what is about to leave? Either it comes from somewhere else, or its socket has
  * another name. The kernel's own raw sockets have none. */
@@ -101,6 +135,7 @@ static __noinline enum agent_verdict mark_translated(struct __sk_buff *skb, cons
 	now = current_generation();
 	if (h->generation != now)
 		mark_refresh(h, served, f, now, t);
+	translated_seen(h, f->tcp_flags, TRANSLATED_SERVER_ENDED);
 	w = hold_back_forward(h, t, &held) << (h->cookie_bits & 31) | h->cookie;
 	rewrite(skb, f, TO_CLIENT, bpf_htonl(w));
 	return EGRESS_MARKED_TRANSLATED;
@@ -110,8 +145,9 @@ static __noinline enum agent_verdict mark_translated(struct __sk_buff *skb, cons
 static __noinline int translated_begin(const struct flow *f, const struct served *served, const struct flow_key *key,
 				       __u32 w)
 {
-	struct hold_back h = { .state = HOLD_BACK_MARKED, .delta = START_DELTA };
+	struct hold_back h = { .delta = START_DELTA };
 	const __u32 *last;
+	_Bool known;
 	__u32 sent;
 
 	if (!f || !served || !key)
@@ -130,7 +166,9 @@ static __noinline int translated_begin(const struct flow *f, const struct served
 	h.tag = served->flags & SERVED_HISTORY ? history_column(w) : 0;
 	h.cookie = mark_cookie(served, f, served->epoch_parity, h.tag);
 	h.cookie_before = mark_cookie(served, f, !served->epoch_parity, h.tag);
-	bpf_map_update_elem(&translated, key, &h, BPF_ANY);
+	known = !!bpf_map_lookup_elem(&translated, key);
+	if (!bpf_map_update_elem(&translated, key, &h, BPF_ANY) && !known)
+		__sync_fetch_and_add(&translated_begun, 1);
 	bpf_map_delete_elem(&translated_handshakes, key);
 	if (served->flags & SERVED_HISTORY)
 		bpf_map_delete_elem(&columns, key);
@@ -155,6 +193,7 @@ static __noinline enum agent_verdict restore_translated(const struct served *ser
 		return INGRESS_NO_SOCKET;
 	if (hold_back_cookie(h, w) != h->cookie && !mark_adopt(h, served, f, w))
 		return INGRESS_BAD_COOKIE;
+	translated_seen(h, f->tcp_flags, TRANSLATED_CLIENT_ENDED);
 	*restored = hold_back_restore(h, w);
 	return INGRESS_RESTORED_TRANSLATED;
 }

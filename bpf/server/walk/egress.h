@@ -132,6 +132,8 @@ inline_always enum agent_verdict mark(struct __sk_buff *skb)
 		return EGRESS_NOT_SERVED;
 	if (flow_find_timestamp(&f, skb) != TIMESTAMP_FOUND) {
 		verdict = no_timestamp(&f);
+		if (verdict == EGRESS_RESET_NO_TIMESTAMP)
+			translated_reset(&f);
 		if (verdict == EGRESS_RESET_NO_TIMESTAMP && served->flags & SERVED_TAKES_OVER &&
 		    (!full || full->type != SOCKET_TYPE_STREAM) && was_taken_over(skb, served, &f))
 			return EGRESS_RESET_TAKEN_OVER;

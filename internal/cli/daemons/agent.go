@@ -31,7 +31,7 @@ func Agent(version string) *cobra.Command {
 			}
 			var err error
 			o.Controllers, err = command.Controllers("controller", o.Controllers)
-			if err = cmp.Or(err, command.CheckListen("metrics", o.Metrics), checkGatewayTable(o.GatewayTable)); err != nil {
+			if err = cmp.Or(err, command.CheckListen("metrics", o.Metrics), checkGatewayTable(o.GatewayTable), checkTranslated(o.MaxTranslated)); err != nil {
 				return err
 			}
 			return agent.Run(cmd.Context(), o)
@@ -56,11 +56,20 @@ func Agent(version string) *cobra.Command {
 	flags.StringVar(&o.TicketKey, "ticket-key", "", "`FILE` with 64 hexadecimal digits, the same on all servers, by which session tickets are encrypted (default: those of the controllers, else a key of this host's own in STATE_DIR)")
 	flags.BoolVar(&o.KeepTracking, "keep-tracking", false, "make no table of nftables: connections of services with session tls stay in connection tracking, and are reset where the kernel translates addresses")
 	flags.Uint32Var(&o.GatewayTable, "gateway-table", 0, "routing `TABLE` that gets a default route through the load balancers that answer, for network functions (default: none)")
+	flags.Uint32Var(&o.MaxTranslated, "max-translated", 0, "room for connections whose addresses this host translates (kube-proxy, DNAT), 136 bytes each (default: by memory, 65536 to 1048576)")
 	flags.StringVar(&o.Metrics, "metrics", "", "`ADDRESS:PORT` to serve Prometheus metrics on")
 	flags.BoolVar(&detach, "detach", false, "remove the data path that an agent left attached")
 	logging = command.LogFlags(flags)
 	cmd.MarkFlagsOneRequired("file", "controller", "detach")
 	return cmd
+}
+
+// checkTranslated refuses what the kernel has no room for in one map.
+func checkTranslated(room uint32) error {
+	if room != 0 && room < 1024 || room > 1<<24 {
+		return command.Usage("--max-translated %d: use 1024 to %d; 136 bytes are taken for each, whether or not it is used", room, 1<<24)
+	}
+	return nil
 }
 
 // checkGatewayTable refuses tables that routes of ours have no meaning in.

@@ -23,6 +23,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/agent/loadreport"
 	"github.com/ballast-lb/ballast/internal/daemon/agent/programs"
 	"github.com/ballast-lb/ballast/internal/daemon/agent/serving"
+	"github.com/ballast-lb/ballast/internal/daemon/agent/translations"
 	"github.com/ballast-lb/ballast/internal/daemon/agent/tunnels"
 	"github.com/ballast-lb/ballast/internal/daemon/configfile"
 	"github.com/ballast-lb/ballast/internal/daemon/devices"
@@ -67,6 +68,7 @@ type Options struct {
 	TicketGroup   string // the same of session tickets
 	KeepTracking  bool   // services with session tls stay in connection tracking: no table of nftables is made
 	TicketKey     string // file with the key of session tickets; empty: one of this host's own
+	MaxTranslated uint32 // connections whose addresses the host translates, as server.Limits has them
 	GatewayTable  uint32 // routing table with the default route of network functions; 0: their route is not ours
 	Metrics       string // TCP address for Prometheus, empty: none
 	Version       string
@@ -89,6 +91,7 @@ type parts struct {
 	load       *loadreport.Reporter
 	accepts    *acceptance.Loads
 	answers    *answers.Monitor
+	translated *translations.Monitor
 	gateways   *gateways.Gateways
 }
 
@@ -168,6 +171,10 @@ func Run(ctx context.Context, o Options) (err error) {
 		running.Go(func() { periodic.Every(ctx, agePeriod, d.followGateways) })
 	}
 	running.Go(func() { periodic.Every(ctx, agePeriod, d.answers.Observe) })
+	running.Go(func() {
+		d.translated.Look(time.Now())
+		periodic.Every(ctx, translations.Period, d.translated.Look)
+	})
 	running.Go(func() { readiness.Log(ctx, o.Log, d.reports.health) })
 	if d.credentials != nil {
 		running.Go(func() { d.credentials.Watch(ctx, o.Log) })
@@ -216,7 +223,7 @@ func Living(runDir, name string) (uint64, error) {
 }
 
 func livingOf(dir string) (uint64, error) {
-	path, err := server.Open(dir)
+	path, err := server.Open(dir, server.Limits{})
 	if err != nil {
 		return 0, err
 	}
@@ -245,13 +252,14 @@ func (d *daemon) start() (err error) {
 	if d.gateways, err = gateways.New(gateways.Options{Table: o.GatewayTable, RunDir: o.RunDir, Instance: o.Instance, Log: o.Log}); err != nil {
 		return err
 	}
-	if d.path, err = server.Open(pins); err != nil {
+	if d.path, err = server.Open(pins, server.Limits{Translated: o.MaxTranslated}); err != nil {
 		return err
 	}
 	if r.features, err = newFeatures(o, d.path); err != nil {
 		return errors.Join(err, d.path.Close())
 	}
 	d.keys, d.load, d.accepts, d.answers = r.features.keys, r.features.load, r.features.accepts, answers.New(d.path, o.Log)
+	d.translated = translations.New(d.path, o.MaxTranslated, o.Log)
 	r.path = d.path
 	r.serving = serving.New(serving.Options{Name: o.Server, ByFile: o.Config != "", Path: d.path, Log: o.Log})
 	r.programs = programs.Programs{Attachments: devices.Attachments{Hooks: d.path, Mode: o.XDPMode, Log: o.Log}, Interfaces: o.Interfaces,

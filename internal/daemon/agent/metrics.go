@@ -10,6 +10,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/agent/acceptance"
 	"github.com/ballast-lb/ballast/internal/daemon/agent/gateways"
 	"github.com/ballast-lb/ballast/internal/daemon/agent/keys"
+	"github.com/ballast-lb/ballast/internal/daemon/agent/translations"
 	"github.com/ballast-lb/ballast/internal/daemon/configfile"
 	"github.com/ballast-lb/ballast/internal/daemon/devices"
 	"github.com/ballast-lb/ballast/internal/daemon/listen"
@@ -25,11 +26,12 @@ var (
 
 // collector reads the maps when Prometheus asks.
 type collector struct {
-	path     *server.Server
-	accepts  *acceptance.Loads
-	keys     *keys.Reporter
-	gateways *gateways.Gateways
-	serving  func() api.AgentStatus
+	path       *server.Server
+	accepts    *acceptance.Loads
+	keys       *keys.Reporter
+	gateways   *gateways.Gateways
+	translated *translations.Monitor
+	serving    func() api.AgentStatus
 }
 
 func (c collector) Describe(out chan<- *prometheus.Desc) { prometheus.DescribeByCollect(c, out) }
@@ -47,6 +49,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	c.accepts.Collect(out)
 	c.keys.Collect(out)
 	c.gateways.Collect(out)
+	c.translated.Collect(out)
 	now := c.serving()
 	out <- prometheus.MustNewConstMetric(configfile.Refused, prometheus.GaugeValue, listen.Bool(now.Config.Error != ""))
 	if now.ByControllers {
@@ -56,7 +59,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 }
 
 func (p reports) metricsHandler() http.Handler {
-	own := []prometheus.Collector{collector{p.path, p.accepts, p.keys, p.gateways, p.serving}}
+	own := []prometheus.Collector{collector{p.path, p.accepts, p.keys, p.gateways, p.translated, p.serving}}
 	if p.client != nil {
 		own = append(own, p.client)
 	}

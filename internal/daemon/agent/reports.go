@@ -24,7 +24,8 @@ func (p reports) health() (obstacles []string) {
 func (p reports) serving() (status api.AgentStatus) {
 	status.Role, status.Version, status.ByControllers, status.Server = "agent", p.options.Version, p.options.Config == "", p.options.Server
 	p.reconciler.Do(func(r *reconciler) { r.describe(&status) })
-	status.Problems = slices.Concat(status.Problems, p.answers.Problems(), p.load.Problems(), p.gateways.Problems())
+	status.Problems = slices.Concat(status.Problems, p.answers.Problems(), p.load.Problems(), p.gateways.Problems(), p.translated.Problems(time.Now()))
+	status.Translated = p.translated.Status(time.Now())
 	status.Gateways = p.gateways.Status(time.Now())
 	return status
 }

@@ -73,7 +73,7 @@ func TryLB() error {
 
 // TryServer has the kernel verify and load the server's programs, and lets go of them.
 func TryServer() error {
-	server, err := server.Open("")
+	server, err := server.Open("", server.Limits{Translated: 1})
 	if err != nil {
 		return err
 	}

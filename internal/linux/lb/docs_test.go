@@ -212,7 +212,7 @@ type docAgent struct {
 func newDocAgent(t *testing.T, space docSpace, w *world, of model.Server) *docAgent {
 	t.Helper()
 	dir := progtest.Pins(t)
-	agent, err := server.Open(dir)
+	agent, err := server.Open(dir, server.Limits{})
 	progtest.Check(t, err)
 	t.Cleanup(func() { agent.Close() })
 	fleet := model.Fleet{Keys: w.want.Keys}

@@ -62,6 +62,25 @@ func (p Instance) Keep(spec *ebpf.CollectionSpec, names []string) error {
 	return nil
 }
 
+// Room is how many entries a pinned map of this layout has room for, or else that of the newest other one of the same role. 0: there is none.
+func (p Instance) Room(name string) (uint32, error) {
+	others, err := p.others()
+	if err != nil {
+		return 0, err
+	}
+	for _, folder := range append([]string{filepath.Join(p.Dir, p.Layout)}, others...) {
+		m, err := ebpf.LoadPinnedMap(filepath.Join(folder, name), &ebpf.LoadPinOptions{ReadOnly: true})
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return 0, fmt.Errorf("read the room of map %s: %w", name, err)
+		}
+		return m.MaxEntries(), m.Close()
+	}
+	return 0, nil
+}
+
 // pinAgain leaves the first pin where it is: the process that it belongs to may be started once more.
 func pinAgain(m *ebpf.Map, pin string) error {
 	second, err := m.Clone()

@@ -85,7 +85,7 @@ func PinnedWord(t *testing.T, path string) (word uint64) {
 // Attach starts an agent's data path on eth0 of a space. It ends with the test.
 func Attach(t *testing.T, space *netspace.Space, dir string, mode attach.XDPMode, fleet *model.Fleet) *server.Server {
 	t.Helper()
-	agent, err := server.Open(dir)
+	agent, err := server.Open(dir, server.Limits{})
 	Check(t, err)
 	t.Cleanup(func() { agent.Close() })
 	Publish(t, agent, fleet)

@@ -98,7 +98,7 @@ func replaceUnderPackets(t *testing.T) {
 	r := newRig(t, rigOptions{plain: true})
 	dir := r.pins()
 	r.attach(dir)
-	other, err := server.Open(dir)
+	other, err := server.Open(dir, server.Limits{})
 	progtest.Check(t, err)
 	defer other.Close()
 	var socket net.Conn
@@ -270,7 +270,7 @@ func TestTheQdiscGoesWithTheLastProgram(t *testing.T) {
 		if !r.hasClsact() {
 			t.Fatal("no clsact")
 		}
-		second, err := server.Open(dir) // takes no device: what the first one had goes
+		second, err := server.Open(dir, server.Limits{}) // takes no device: what the first one had goes
 		progtest.Check(t, err)
 		defer second.Close()
 		progtest.Check(t, r.server.Do(second.Attached))
@@ -301,7 +301,7 @@ func TestTwoProcessesAtOnceMakeOneFilter(t *testing.T) {
 		var servers [4]*server.Server
 		for i := range servers {
 			var err error
-			servers[i], err = server.Open(dir)
+			servers[i], err = server.Open(dir, server.Limits{})
 			progtest.Check(t, err)
 			defer servers[i].Close()
 		}
@@ -347,7 +347,7 @@ func TestADeviceThatReturnsGetsItsPrograms(t *testing.T) {
 func TestAnIngressQdiscIsRefusedWithTheRemedy(t *testing.T) {
 	progtest.Clsact(t, func(t *testing.T) {
 		r := newRig(t, rigOptions{plain: true})
-		server, err := server.Open(r.pins())
+		server, err := server.Open(r.pins(), server.Limits{})
 		progtest.Check(t, err)
 		defer server.Close()
 		r.on(func(device *net.Interface) error {
@@ -365,7 +365,7 @@ func TestAnIngressQdiscIsRefusedWithTheRemedy(t *testing.T) {
 // The kernel takes no XDP program on a device below one that has some, and says "file exists".
 func TestAProgramOnADeviceAboveIsNamed(t *testing.T) {
 	r := newRig(t, rigOptions{plain: true})
-	agent, err := server.Open(r.pins())
+	agent, err := server.Open(r.pins(), server.Limits{})
 	progtest.Check(t, err)
 	defer agent.Close()
 	progtest.Check(t, r.server.Do(func() error {

@@ -104,7 +104,7 @@ func TestLiveConnectionsAreCounted(t *testing.T) {
 func (r *xdpRig) takeOver(dir string) {
 	r.t.Helper()
 	var err error
-	r.agent, err = server.Open(dir)
+	r.agent, err = server.Open(dir, server.Limits{})
 	progtest.Check(r.t, err)
 	r.t.Cleanup(func() { r.agent.Close() })
 	r.choose(nil)

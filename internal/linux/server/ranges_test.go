@@ -12,7 +12,7 @@ func TestPortsThatBecomePartOfARangeAreServedAsIt(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
-	s, err := Open("")
+	s, err := Open("", Limits{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,14 +37,14 @@ func TestNextProcessFinishesAChange(t *testing.T) {
 		netip.MustParseAddr("fd09::3"):  {Ifindex: 3, DestinationMAC: [6]byte{2, 3}, SourceMAC: [6]byte{2, 4}},
 	}
 
-	first, err := Open(dir)
+	first, err := Open(dir, Limits{})
 	must(err)
 	must(first.SetStops(stops))
 	must(first.publish(plan.VIPKey{PortKey: plan.PortKey{Port: [2]byte{0, 80}}}, plan.AgentRow{ID: 1, Flags: plan.AgentCookie}))
 	before := generation(first)
 	must(first.Close())
 
-	second, err := Open(dir)
+	second, err := Open(dir, Limits{})
 	must(err)
 	defer second.Close()
 	if generation(second) == before {

@@ -34,7 +34,7 @@ const rowRest = time.Second
 
 var errTooMany = errors.New("publish a service: too many changes at once: try again in a second")
 
-// Server is the server role's programs with their maps. Its methods are not safe for concurrent use, but for Counters, SetLoad, Load, Live and Limit.
+// Server is the server role's programs with their maps. Its methods are not safe for concurrent use, but for Counters, SetLoad, Load, Live, Limit and SweepTranslated.
 type Server struct {
 	objects objects
 	pins    pin.Instance
@@ -46,6 +46,7 @@ type Server struct {
 	// rangesMoved is when a list of ranges was given up last.
 	rangesMoved time.Time
 	names       []string
+	sweeping    sweeping
 	// withoutXDP are devices that were attached to at tc alone.
 	withoutXDP map[int]bool
 }
@@ -58,6 +59,7 @@ type objects struct {
 	ServerIngress *ebpf.Program `ebpf:"server_ingress"`
 	ServerEgress  *ebpf.Program `ebpf:"server_egress"`
 	CountEchoes   *ebpf.Program `ebpf:"count_echoes"`
+	Sweep         *ebpf.Program `ebpf:"sweep_translated"`
 }
 
 type servedRow struct {
@@ -71,8 +73,8 @@ type freeRow struct {
 }
 
 // Open loads the programs. With dir, a directory in a BPF file system, the maps are pinned there and those of an
-// earlier process are taken over.
-func Open(dir string) (*Server, error) {
+// earlier process are taken over, with the room that they have.
+func Open(dir string, limits Limits) (*Server, error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, fmt.Errorf("lift the limit on locked memory: %w", err)
 	}
@@ -92,6 +94,11 @@ func Open(dir string) (*Server, error) {
 				m.Pinning = ebpf.PinByName
 			}
 		}
+	}
+	if err := server.limitTo(spec, limits); err != nil {
+		return nil, err
+	}
+	if dir != "" {
 		if err := server.pins.Keep(spec, keptMaps); err != nil {
 			return nil, err
 		}
@@ -402,7 +409,7 @@ func (s *Server) Programs() (xdp, ingress, egress *ebpf.Program) {
 // Close lets go of everything. What is pinned or attached stays.
 func (s *Server) Close() error {
 	o := &s.objects
-	return errors.Join(s.pins.Release(), s.host.Close(), s.live.Close(), o.ServerXdp.Close(), o.ServerIngress.Close(), o.ServerEgress.Close(), o.CountEchoes.Close(), o.serverMaps.Close())
+	return errors.Join(s.pins.Release(), s.host.Close(), s.live.Close(), o.ServerXdp.Close(), o.ServerIngress.Close(), o.ServerEgress.Close(), o.CountEchoes.Close(), o.Sweep.Close(), o.serverMaps.Close())
 }
 
 // Object is the compiled BPF object (ELF) that is loaded.

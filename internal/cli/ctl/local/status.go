@@ -21,16 +21,17 @@ import (
 // anyStatus is that of a load balancer, or what an agent has in common with it and its own.
 type anyStatus struct {
 	api.LBStatus
-	Epoch       uint32            `json:"epoch,omitempty"`
-	Echoes      map[uint32]uint64 `json:"echoes,omitempty"`
-	Tunnels     api.Tunnels       `json:"tunnels,omitzero"`
-	IDFiles     []string          `json:"connection_ids,omitempty"`
-	TicketFiles []string          `json:"session_tickets,omitempty"`
-	TicketKeys  []api.TicketKeys  `json:"ticket_keys,omitempty"`
-	Joins       []netip.AddrPort  `json:"mptcp,omitempty"`
-	Untracked   []netip.AddrPort  `json:"untracked,omitempty"`
-	Gateways    []api.Gateway     `json:"gateways,omitempty"`
-	Probes      []api.ProbedPort  `json:"probes,omitempty"`
+	Epoch       uint32             `json:"epoch,omitempty"`
+	Echoes      map[uint32]uint64  `json:"echoes,omitempty"`
+	Tunnels     api.Tunnels        `json:"tunnels,omitzero"`
+	IDFiles     []string           `json:"connection_ids,omitempty"`
+	TicketFiles []string           `json:"session_tickets,omitempty"`
+	TicketKeys  []api.TicketKeys   `json:"ticket_keys,omitempty"`
+	Joins       []netip.AddrPort   `json:"mptcp,omitempty"`
+	Untracked   []netip.AddrPort   `json:"untracked,omitempty"`
+	Gateways    []api.Gateway      `json:"gateways,omitempty"`
+	Probes      []api.ProbedPort   `json:"probes,omitempty"`
+	Translated  *api.TranslatedUse `json:"translated,omitempty"`
 }
 
 // Status makes `ballast ctl status`.
@@ -93,6 +94,9 @@ func printStatus(out *command.Table, s anyStatus) {
 			when = fmt.Sprintf("last %.0f s ago", float64(*probe.Age))
 		}
 		out.Line("probes\ttcp %s, no address of this host: %s (%s)", probe.At, probe.State, when)
+	}
+	if t := s.Translated; t != nil && t.Entries > 0 {
+		out.Line("translated\t%d connections of %d (%.0f s ago), %d evicted", t.Entries, t.Room, float64(t.Age), t.Evicted)
 	}
 	for _, epoch := range slices.Sorted(maps.Keys(s.Echoes)) {
 		note := ""

@@ -41,7 +41,7 @@ func newHost(t *testing.T, by ...model.AcceptLoad) *host {
 	}
 	h := &host{t: t, space: progtest.NewSpace(t, "s"), fleet: model.Fleet{Keys: model.Keys{Current: 1, Cookie: map[uint32][16]byte{1: {1}}}}}
 	var err error
-	h.path, err = server.Open(progtest.Pins(t))
+	h.path, err = server.Open(progtest.Pins(t), server.Limits{})
 	progtest.Check(t, err)
 	t.Cleanup(func() { h.path.Close() })
 	for i, load := range by {

@@ -138,6 +138,7 @@ var layers = map[string][]string{
 	"engine":     {"linux", "machine", "pki", "algo", "model"},
 	"hub":        {"engine", "api", "machine", "pki", "model"},
 	"nodeclient": {"api", "machine", "pki", "model"},
+	"kube":       {"kube", "machine", "api", "pki", "model", "schema", "yamltree", "daemon", "cli"},
 	"daemon":     {"daemon", "hub", "engine", "nodeclient", "config", "api", "linux", "machine", "pki", "plan", "algo", "model", "pkg"},
 	"pkg":        {"pkg", "algo"}, // for applications
 	"lab/data":   {},

@@ -45,7 +45,12 @@ func ServeMetrics(ctx context.Context, log *slog.Logger, listener net.Listener, 
 	mux.HandleFunc("GET "+api.PathHealth, func(w http.ResponseWriter, _ *http.Request) {
 		api.ServeHealth(w, health())
 	})
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: api.HeaderTimeout, WriteTimeout: metricsWriteTimeout, IdleTimeout: api.IdleTimeout}
+	return Serve(ctx, log, listener, mux)
+}
+
+// Serve answers at the metrics port until ctx ends.
+func Serve(ctx context.Context, log *slog.Logger, listener net.Listener, handler http.Handler) error {
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: api.HeaderTimeout, WriteTimeout: metricsWriteTimeout, IdleTimeout: api.IdleTimeout}
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()
 	if err := server.Serve(Bounded(listener, "metrics port", metricsPerPeer, metricsTotal, log)); !errors.Is(err, http.ErrServerClosed) {

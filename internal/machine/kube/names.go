@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ballast-lb/ballast/internal/model"
@@ -20,6 +21,14 @@ func (o *Options) Name(namespace, name string, protocol model.Protocol) string {
 		full = o.Prefix + ":" + full
 	}
 	return short(full)
+}
+
+// Names are those of all services that a Service can have in the fleet.
+func (o *Options) Names(s *corev1.Service) (names []string) {
+	for _, protocol := range protocols {
+		names = append(names, o.Name(s.Namespace, s.Name, protocol))
+	}
+	return names
 }
 
 func (o *Options) name(key types.NamespacedName, protocol model.Protocol) string {

@@ -1,0 +1,224 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	mapping "github.com/ballast-lb/ballast/internal/machine/kube"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+const (
+	// settle is how long changes of a cluster are waited for once there is one: they come in numbers.
+	settle = 100 * time.Millisecond
+	// A pass that has failed is repeated after the first of these; the time doubles.
+	firstRetry, lastRetry = time.Second, 30 * time.Second
+	// stuckAfter is when a pass that shows no progress counts as stuck.
+	stuckAfter = 2 * time.Minute
+)
+
+// reconciler makes the fleet and the cluster what they should be.
+type reconciler struct {
+	options mapping.Options
+	resync  time.Duration
+	cluster *cluster
+	fleet   *fleet
+	objects *objects
+	log     *slog.Logger
+
+	mutex   sync.Mutex
+	outcome outcome
+}
+
+// outcome is what is known of passes.
+type outcome struct {
+	passes, failures int
+	leads            bool
+	reached          time.Time // controllers have answered
+	unreached        error     // the last time they have not
+	progress         time.Time // of the pass under way; zero: there is none
+	last             mapping.Output
+	refused          int // services that controllers refuse
+	done             time.Time
+}
+
+func (r *reconciler) note(change func(*outcome)) {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	change(&r.outcome)
+}
+
+func (r *reconciler) now() outcome {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	return r.outcome
+}
+
+// work goes on until ctx ends: one pass after each change, and one from time to time, as others change the fleet.
+func (r *reconciler) work(ctx context.Context) {
+	r.note(func(o *outcome) { o.leads = true })
+	defer r.note(func(o *outcome) { o.leads, o.progress = false, time.Time{} })
+	next, retry := time.NewTimer(0), firstRetry
+	defer next.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-next.C:
+		case <-r.cluster.changed:
+			if retry > firstRetry {
+				continue // the timer is set
+			}
+			if !pause(ctx, settle) {
+				return
+			}
+		}
+		wait := r.resync
+		if err := r.pass(ctx); err != nil && ctx.Err() == nil {
+			wait = retry/2 + rand.N(retry)
+			retry = min(2*retry, lastRetry)
+			r.log.Warn("the fleet and the cluster are not in step: trying again", "error", err, "in", wait.Round(time.Millisecond))
+		} else {
+			retry = firstRetry
+		}
+		next.Reset(wait)
+	}
+}
+
+// pause reports false when ctx ends before the time has passed.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// read asks controllers for the fleet, and notes whether they have answered.
+func (r *reconciler) read(ctx context.Context) ([]model.Service, error) {
+	services, err := r.fleet.read(ctx)
+	r.note(func(o *outcome) {
+		if o.unreached = err; err == nil {
+			o.reached = time.Now()
+		}
+	})
+	return services, err
+}
+
+func (r *reconciler) progress() { r.note(func(o *outcome) { o.progress = time.Now() }) }
+
+// pass looks at everything once.
+func (r *reconciler) pass(ctx context.Context) (err error) {
+	r.progress()
+	defer func() {
+		r.note(func(o *outcome) {
+			o.progress = time.Time{}
+			if o.passes++; err != nil {
+				o.failures++
+			} else {
+				o.done = time.Now()
+			}
+		})
+	}()
+	if !r.cluster.synced() {
+		return errors.New("the API server has not listed everything yet")
+	}
+	have, err := r.read(ctx)
+	if err != nil {
+		return err
+	}
+	in, err := r.cluster.input()
+	if err != nil {
+		return err
+	}
+	in.Fleet = have
+	out := mapping.Map(r.options, in)
+	want, failed := r.secure(ctx, &out, have)
+	refused, err := r.fleet.apply(ctx, have, want)
+	if err != nil {
+		return errors.Join(append(failed, err)...)
+	}
+	failed = append(failed, r.report(ctx, &out, refused)...)
+	r.note(func(o *outcome) { o.last, o.refused = out, len(refused) })
+	if len(out.Vanished) > 0 {
+		r.log.Warn("the cluster has no Service of ours any more, and none was deleted: the fleet keeps its services; remove them with `ballast ctl service remove` if that is meant",
+			"services", model.Some(out.Vanished))
+	}
+	return errors.Join(failed...)
+}
+
+// secure puts finalizers on Services before the fleet has services of them. What could not be secured is not added to the fleet yet.
+func (r *reconciler) secure(ctx context.Context, out *mapping.Output, have []model.Service) (want []model.Service, failed []error) {
+	inFleet, waits := map[string]bool{}, map[string]bool{}
+	for i := range have {
+		inFleet[have[i].Name] = true
+	}
+	for i := range out.Objects {
+		object := &out.Objects[i]
+		if !object.Finalized || r.options.HasFinalizer(object.Service) {
+			continue
+		}
+		r.progress()
+		err := r.objects.finalize(ctx, object.Service, r.options.Finalizer(), true)
+		if err == nil {
+			continue
+		}
+		if !apierrors.IsConflict(err) { // else the newer one is on its way here
+			failed = append(failed, err)
+		}
+		for _, name := range object.Names {
+			waits[name] = !inFleet[name]
+		}
+		object.Addresses = ingress(object.Service) // as it is
+	}
+	return slices.DeleteFunc(slices.Clone(out.Services), func(s model.Service) bool { return waits[s.Name] }), failed
+}
+
+// report tells the cluster what the fleet has.
+func (r *reconciler) report(ctx context.Context, out *mapping.Output, refused map[string]error) (failed []error) {
+	note := func(err error) {
+		if err != nil && !apierrors.IsConflict(err) {
+			failed = append(failed, err)
+		}
+	}
+	for _, object := range out.Objects {
+		names := object.Names
+		if len(names) == 0 { // those that it had must be gone
+			names = r.options.Names(object.Service)
+		}
+		settled := true
+		for _, name := range names {
+			if why := refused[name]; why != nil {
+				settled = false
+				out.Events = append(out.Events, mapping.Event{Service: object.Service, Reason: reasonRefused, Message: fmt.Sprintf("the fleet does not take a change of %s: %v", name, why)})
+			}
+		}
+		if r.progress(); ctx.Err() != nil {
+			return []error{ctx.Err()}
+		}
+		switch {
+		case !settled: // it has what it had
+		case len(object.Addresses) > 0:
+			note(r.objects.report(ctx, object.Service, object.Addresses))
+		case r.options.HasFinalizer(object.Service): // none of its services is left
+			err := r.objects.report(ctx, object.Service, nil)
+			if err == nil {
+				err = r.objects.finalize(ctx, object.Service, r.options.Finalizer(), false)
+			}
+			note(err)
+		}
+	}
+	r.objects.warn(out.Events)
+	return failed
+}

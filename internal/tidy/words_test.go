@@ -37,7 +37,6 @@ var recordedWords = map[string]int{
 	"docs/features/quic.md":             840,
 	"docs/features/replicas.md":         1226,
 	"docs/features/sessions.md":         1020,
-	"docs/run/alerts.md":                1038,
 	"docs/run/bgp.md":                   983,
 	"docs/run/configure.md":             3112,
 	"docs/run/console.md":               398,

@@ -17,10 +17,13 @@ import (
 	"github.com/gopacket/gopacket/layers"
 
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
 	"github.com/ballast-lb/ballast/internal/await"
 	"github.com/ballast-lb/ballast/internal/config"
 	"github.com/ballast-lb/ballast/internal/controller"
 	"github.com/ballast-lb/ballast/internal/machine/fleet"
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 const controllerProcess = "controller"
@@ -228,4 +231,38 @@ func TestAutoBySomebodysLimitThroughAController(t *testing.T) {
 	if got := h.verdict(func() { h.send(h.next(), newSYN()) }, "forwarded_new", "answered_syn"); got != "forwarded_new" {
 		t.Errorf("below the limit: %s", got)
 	}
+}
+
+// Promise: How far a server has come in slow_start, and until when it starts, a controller shows as its load balancers report it.
+func TestControllersShowHowFarServersHaveCome(t *testing.T) {
+	noRaces(t)
+	t.Parallel()
+	h := newAppliedHost(t)
+	h.apply("", "slow_start: 1h,")
+	operator := api.NewClient(api.SocketPath(h.runDir(), "c1")).Fleet()
+	starting := func(asked ballastv1connect.FleetClient) (names string) {
+		answer, err := asked.ListServers(t.Context(), &ballastv1.ListServersRequest{})
+		require(t, err)
+		for _, s := range answer.Servers {
+			if s.WholeAt != nil {
+				names += fmt.Sprintf("%s %v %v ", s.Server.Name, s.SlowStart, time.Until(s.WholeAt.AsTime()).Round(10*time.Minute))
+			}
+		}
+		return names
+	}
+	if names := starting(operator); names != "" {
+		t.Errorf("nobody has begun, but %s", names)
+	}
+	_, err := operator.DrainServer(t.Context(), &ballastv1.DrainServerRequest{Service: "web", Server: "s2", Force: true})
+	require(t, err)
+	h.eventually("the load balancer knows of the drain", func() bool { return h.service("web").Servers[1].State == model.StateDraining })
+	_, err = operator.UndrainServer(t.Context(), &ballastv1.ServerRequest{Service: "web", Server: "s2"})
+	require(t, err)
+	const shown = "s2 0.1 1h0m0s "
+	h.eventually("the controller shows it", func() bool { return starting(operator) == shown })
+	if names := starting(h.client.Fleet()); names != shown {
+		t.Errorf("the load balancer shows %q", names)
+	}
+	h.apply("", "")
+	h.eventually("the controller shows its end", func() bool { return starting(operator) == "" })
 }

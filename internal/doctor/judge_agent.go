@@ -355,11 +355,15 @@ func judgeListeners(f *facts) (out []Finding) {
 			out = append(out, Finding{"listener", s.Name, Problem, fmt.Sprintf("nothing listens on %s %s %s of %s", s.Protocol, ports, strings.Join(silent, ", "), vip),
 				"start the application, bound to the VIP or to all addresses"})
 		}
-		if what := "on every port"; len(out) == before {
+		if len(out) == before && len(s.Ports) > 0 {
+			what := "on every port"
 			if len(s.PortRanges) > 0 {
-				what = "on every single port; those of ranges are not looked at,"
+				what = "on every single port"
 			}
 			out = append(out, ok("listener", s.Name, "%s of %s", what, vip))
+		}
+		for _, r := range s.PortRanges {
+			out = append(out, f.judgeRange(s, vip, r))
 		}
 	})
 	return out

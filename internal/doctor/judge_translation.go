@@ -32,18 +32,21 @@ func judgeTranslation(f *facts) (out []Finding) {
 			return
 		}
 		cookies = true
-		if len(s.PortRanges) > 0 {
-			out = append(out, ok("translation", s.Name, "rules of nftables for its ranges of ports are not looked at"))
-		}
-		for _, port := range s.Ports {
-			rule, sure, _ := f.translated(s, vip, port)
-			if sure != surely {
-				continue
+		for _, r := range s.AllOfPorts() {
+			rule, ports, known := f.translatedIn(s, vip, r)
+			switch {
+			case !known:
+				out = append(out, ok("translation", s.Name, "rules of nftables for its ports %s are too many, and not looked at", r))
+			case len(ports) > 0:
+				what := "port"
+				if len(ports) > 1 {
+					what = "ports"
+				}
+				out = append(out, Finding{"translation", s.Name, Warning,
+					fmt.Sprintf("a rule of nftables takes tcp %s %s elsewhere (%s): connections keep their cookies by entries per flow, at most 65536; "+
+						"keepalives of the server do not renew their cookies: silent ones hold `key rotate` up", what, portsText(ports), rule.Text),
+					"let the application listen at the service's port itself"})
 			}
-			out = append(out, Finding{"translation", s.Name, Warning,
-				fmt.Sprintf("a rule of nftables takes tcp port %d elsewhere (%s): connections keep their cookies by entries per flow, at most 65536; "+
-					"keepalives of the server do not renew their cookies: silent ones hold `key rotate` up", port, rule.Text),
-				"let the application listen at the service's port itself"})
 		}
 	})
 	if cookies && len(out) == 0 {

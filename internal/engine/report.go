@@ -18,6 +18,7 @@ type ServerTraffic struct {
 	Service string
 	ID      uint16
 	balance.Seen
+	Start Start
 }
 
 // ServerHealth is what a load balancer found out by checks of a server.
@@ -50,6 +51,7 @@ type ServerStatus struct {
 	Health, HealthDetail string
 	Activity             uint64 // see Engine.Activity
 	Agent                string // "connected" or "none"; empty: it needs none, or it is not known (MarkAgents)
+	Start                Start  // zero: it has all of its weight
 }
 
 // Traffic takes what a load balancer saw.

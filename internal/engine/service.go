@@ -34,6 +34,7 @@ type serviceState struct {
 
 	requests requests
 	activity activity
+	starts   starts
 	silent   map[uint16]bool // servers whose endpoint did not answer
 }
 
@@ -72,6 +73,7 @@ func (s *serviceState) setView(now time.Time, v *ServiceView) (servers, changed 
 			}
 		}
 		s.activity.keep(s.ids)
+		s.starts.keep(s.ids)
 	}
 	old, next := &before.Service, &v.Service
 	changed = old.Name == "" || old.Load != next.Load || old.Dispatch != next.Dispatch || old.Health.Check != next.Health.Check || old.Affinity != next.Affinity
@@ -153,6 +155,7 @@ func (s *serviceState) seen(now time.Time, lb string, servers []ServerTraffic) {
 		}
 		s.balance.Seen(now, lb, id, server.Seen)
 		s.activity.report(lb, id, server.Packets)
+		s.starts.report(lb, id, server.Start)
 	}
 }
 
@@ -315,6 +318,9 @@ func (s *serviceState) status(now time.Time) (servers []ServerStatus) {
 		state, detail := s.health.judge.Status(server.ID)
 		servers = append(servers, ServerStatus{Service: s.name, Server: server, Status: s.balance.Status(now, &s.weighed, &server),
 			Health: state, HealthDetail: detail, Activity: s.activity.reports[server.ID]})
+		if servers[i].Weight > 0 { // what load balancers report may be older
+			servers[i].Start = s.starts.at(now, server.ID)
+		}
 	}
 	for _, server := range s.view.Removed {
 		gone := model.Server{ID: server.ID, State: model.StateOff}

@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 	"unicode"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
@@ -23,7 +26,7 @@ func trafficFromProto(report *ballastv1.TrafficReport) []engine.ServerTraffic {
 	servers := make([]engine.ServerTraffic, 0, len(report.Servers))
 	for _, s := range report.Servers {
 		if s.Id <= idMax {
-			servers = append(servers, engine.ServerTraffic{Service: s.Service, ID: uint16(s.Id),
+			servers = append(servers, engine.ServerTraffic{Service: s.Service, ID: uint16(s.Id), Start: engine.StartOf(time.Now(), s.SlowStartTenths, s.SlowStartLeft.AsDuration()),
 				Seen: balance.Seen{Connections: s.Connections, Closed: s.Closed, Packets: s.Packets, Bytes: s.Bytes, Estimate: s.Open}})
 		}
 	}
@@ -70,6 +73,9 @@ func ServersToProto(servers []engine.ServerStatus) (list []*ballastv1.ServerStat
 			LoadSource: s.Source, Load: s.Load, Available: s.Available, Weight: uint32(s.Weight), Connections: s.Connections,
 			ConnectionsExact: s.Exact, Agent: s.Agent, Activity: s.Activity,
 		})
+		if s.Start.Tenths > 0 {
+			list[i].SlowStart, list[i].WholeAt = s.Start.Part(), timestamppb.New(s.Start.Whole)
+		}
 	}
 	return list
 }

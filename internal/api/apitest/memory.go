@@ -29,6 +29,7 @@ type Memory struct {
 	Activity     func() uint64          // of all servers; nil: nobody speaks to them
 	Members      []*ballastv1.NodeStatus
 	Unhealthy    map[string]bool                    // servers, by name
+	Starting     map[string]*ballastv1.ServerStatus // servers, by name: their SlowStart and WholeAt
 	Holders      func(*model.Fleet) *rotation.Nodes // of keys; nil: everybody has what there is, and no connection lives
 	// Interfere, if set, is called once in the middle of a change: what it does is what somebody else does at the same time.
 	Interfere func()
@@ -220,6 +221,9 @@ func (m *Memory) Servers(_ context.Context, service string) (list []*ballastv1.S
 				status.Connections = new(m.Live(server.ID))
 			} else if !m.Estimated {
 				status.Connections = new(uint64)
+			}
+			if start := m.Starting[server.Name]; start != nil {
+				status.SlowStart, status.WholeAt = start.SlowStart, start.WholeAt
 			}
 			if m.Activity != nil {
 				status.Activity = m.Activity()

@@ -470,3 +470,19 @@ func TestInterruptEndsTheWaitingNotTheDraining(t *testing.T) {
 	}
 	ctl.expect("fleet", "state: draining")
 }
+
+// Promise: `server list` shows the part of its weight that a server has in slow_start, and until when it starts.
+func TestServersThatStartAreListedWithTheirPart(t *testing.T) {
+	memory := &apitest.Memory{Starting: map[string]*ballastv1.ServerStatus{"s1": {SlowStart: 0.3, WholeAt: timestamppb.New(time.Date(2026, 12, 1, 8, 0, 30, 0, time.UTC))}}}
+	path := filepath.Join(t.TempDir(), "ctl.sock")
+	serve(t, memory, listen(t, "unix", path))
+	ctl := &terminal{t, memory, []string{"ctl", "--socket", path}}
+	ctl.must("apply", "--yes", "-f", write(t, fleetFile))
+	ctl.expect("server list web", "active, starts: 30 % until 2026-12-01T08:00:30Z ")
+	ctl.expect("server show web s1", "starts: 30 %")
+	ctl.expect("-o json server list web", `"slow_start": {`, `"part": 0.3,`, `"until": "2026-12-01T08:00:30Z"`)
+	memory.Set(func() { memory.Starting = nil })
+	if out := ctl.must("-o", "json", "server", "list"); strings.Contains(out, "slow_start\": {") {
+		t.Errorf("nobody starts, but %s", out)
+	}
+}

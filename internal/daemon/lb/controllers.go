@@ -4,6 +4,9 @@ package lb
 import (
 	"errors"
 	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
@@ -124,7 +127,10 @@ func (r remote) reportTraffic(seen []traffic.Server) {
 	report := &ballastv1.TrafficReport{Servers: make([]*ballastv1.ServerTraffic, len(seen))}
 	for i, s := range seen {
 		report.Servers[i] = &ballastv1.ServerTraffic{Service: s.Service, Id: uint32(s.ID), Connections: s.Connections, Closed: s.Closed,
-			Packets: s.Packets, Bytes: s.Bytes, Open: s.Estimate}
+			Packets: s.Packets, Bytes: s.Bytes, Open: s.Estimate, SlowStartTenths: uint32(s.Start.Tenths)}
+		if s.Start.Tenths > 0 {
+			report.Servers[i].SlowStartLeft = durationpb.New(time.Until(s.Start.Whole))
+		}
 	}
 	r.controllers.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Traffic{Traffic: report}})
 }

@@ -7,7 +7,9 @@ import (
 	"fmt"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/ballast-lb/ballast/internal/algo/slowstart"
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/dataplane"
@@ -75,8 +77,12 @@ func (f fleetAPI) judge(now *dataplane.Snapshot, s *api.ServiceStatus) (list []*
 		return hub.ServersToProto(f.local.Servers(s.Name))
 	}
 	down, failing, weights := now.DownOf(s.Name), now.FailingOf(s.Name), f.tables.Weights(s.Name)
+	starting := f.tables.Starting()[s.Name]
 	for i := range s.Servers {
 		list = append(list, serverToProto(s, &s.Servers[i], down, failing, weights))
+		if start, starts := starting[s.Servers[i].ID]; starts && !s.Servers[i].Removed {
+			list[i].SlowStart, list[i].WholeAt = float64(start.Tenths)/slowstart.Whole, timestamppb.New(start.Whole)
+		}
 	}
 	f.judgedHere(s.Name, list)
 	return list

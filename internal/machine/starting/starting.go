@@ -54,6 +54,9 @@ func (s *Service) Follow(now time.Time, service *model.Service, down map[uint16]
 	s.seen, s.takers, s.over, s.byTick = true, takers, time.Duration(service.SlowStart), service.Dispatch.ByClasses()
 }
 
+// Whole is when one of the Parts is whole.
+func (s *Service) Whole(id uint16) time.Time { return s.takers[id].began.Add(s.over) }
+
 // Parts are those that start at a time. again is in how long they are other ones; 0: never, by time alone.
 func (s *Service) Parts(now time.Time) (parts slowstart.Parts, again time.Duration) {
 	for id, server := range s.takers {

@@ -33,8 +33,15 @@ type serverRow struct {
 	Live         *uint64     `json:"connections"` // null: nobody can tell
 	LiveExact    bool        `json:"connections_exact"`
 	Agent        string      `json:"agent,omitempty"` // connected, none
+	SlowStart    *slowStart  `json:"slow_start,omitempty"`
 	Counted      *serverSeen `json:"counted,omitempty"`
 	Lost         []string    `json:"lost_load_balancers,omitempty"` // that may still send to it: weight_now and an estimate say nothing of them
+}
+
+// slowStart is how far a server has come that starts.
+type slowStart struct {
+	Part  float64   `json:"part"`  // of weight_now, the smallest of all load balancers
+	Until time.Time `json:"until"` // it has all
 }
 
 // serverSeen is what this machine's load balancer counted.
@@ -103,6 +110,9 @@ func serverRows(c *ask.Control, cmd *cobra.Command, service string) ([]serverRow
 			HealthDetail: status.HealthDetail, LoadSource: status.LoadSource, Load: status.Load, Available: status.Available, WeightNow: status.Weight,
 			Live: status.Connections, LiveExact: status.ConnectionsExact, Agent: status.Agent,
 			Counted: seen[key{status.Service, status.Server.GetId(), status.Removed}], Lost: answer.Lost})
+		if status.WholeAt != nil {
+			rows[len(rows)-1].SlowStart = &slowStart{status.SlowStart, status.WholeAt.AsTime()}
+		}
 	}
 	return rows, nil
 }
@@ -157,6 +167,9 @@ func (r *serverRow) state() string {
 		state = "removed"
 	case r.State == model.StateDraining && !r.Deadline.IsZero():
 		state += " until " + r.Deadline.Format(time.RFC3339)
+	}
+	if r.SlowStart != nil {
+		state += fmt.Sprintf(", starts: %.0f %% until %s", 100*r.SlowStart.Part, r.SlowStart.Until.UTC().Format(time.RFC3339))
 	}
 	if r.Counted != nil && !r.Counted.TakesPart {
 		state += ", no cookie"

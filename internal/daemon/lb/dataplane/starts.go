@@ -3,7 +3,6 @@ package dataplane
 
 import (
 	"context"
-	"maps"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/algo/slowstart"
@@ -76,14 +75,24 @@ func (t *Tables) grow(at time.Time) (next time.Time) {
 	return next
 }
 
-// Starting are the parts of their weights that servers have which start, by service.
-func (t *Tables) Starting() map[string]slowstart.Parts {
+// A Start is how far a server has come that starts.
+type Start struct {
+	Tenths uint8     // of its weight
+	Whole  time.Time // when it has all of it
+}
+
+// Starting are the servers that start, by service and id, as the tables have them.
+func (t *Tables) Starting() map[string]map[uint16]Start {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
-	all := map[string]slowstart.Parts{}
+	all := map[string]map[uint16]Start{}
 	for service, known := range t.starts {
-		if len(known.parts) > 0 {
-			all[service] = maps.Clone(known.parts)
+		if len(known.parts) == 0 {
+			continue
+		}
+		all[service] = map[uint16]Start{}
+		for id, part := range known.parts {
+			all[service][id] = Start{part.Tenths, known.machine.Whole(id)}
 		}
 	}
 	return all

@@ -131,7 +131,8 @@ func (l *Local) Traffic(seen []traffic.Server) {
 	servers := make([]engine.ServerTraffic, len(seen))
 	for i, s := range seen {
 		servers[i] = engine.ServerTraffic{Service: s.Service, ID: s.ID,
-			Seen: balance.Seen{Connections: s.Connections, Closed: s.Closed, Packets: s.Packets, Bytes: s.Bytes, Estimate: s.Estimate}}
+			Seen:  balance.Seen{Connections: s.Connections, Closed: s.Closed, Packets: s.Packets, Bytes: s.Bytes, Estimate: s.Estimate},
+			Start: engine.Start{Tenths: s.Start.Tenths, Whole: s.Start.Whole}}
 	}
 	l.engine.Traffic(self, servers)
 }

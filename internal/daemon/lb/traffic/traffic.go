@@ -28,10 +28,11 @@ type Server struct {
 type Seen struct {
 	lb.ServerTraffic
 	Estimate *uint32
+	Start    dataplane.Start // zero: it has all of its weight
 }
 
 func (s Seen) same(other Seen) bool {
-	return s.ServerTraffic == other.ServerTraffic && (s.Estimate == nil) == (other.Estimate == nil) && (s.Estimate == nil || *s.Estimate == *other.Estimate)
+	return s.ServerTraffic == other.ServerTraffic && s.Start == other.Start && (s.Estimate == nil) == (other.Estimate == nil) && (s.Estimate == nil || *s.Estimate == *other.Estimate)
 }
 
 // Report gives away what changes until ctx ends.
@@ -48,7 +49,7 @@ func Report(ctx context.Context, tables *dataplane.Tables, report func([]Server)
 		if everything {
 			slow = at
 		}
-		seen, pause := since(tables.Now(), reported, everything)
+		seen, pause := since(tables.Now(), tables.Starting(), reported, everything)
 		if len(seen) > 0 {
 			report(seen)
 		}
@@ -66,7 +67,7 @@ type key struct {
 }
 
 // since returns the counters that changed since reported, of services that follow load, or of all; pause: until it should be called again.
-func since(now *dataplane.Snapshot, reported map[key]Seen, everything bool) (seen []Server, pause time.Duration) {
+func since(now *dataplane.Snapshot, starting map[string]map[uint16]dataplane.Start, reported map[key]Seen, everything bool) (seen []Server, pause time.Duration) {
 	pause = period
 	for i := range now.Running.Services {
 		s := &now.Running.Services[i]
@@ -81,7 +82,7 @@ func since(now *dataplane.Snapshot, reported map[key]Seen, everything bool) (see
 		}
 		for id := range place.Counters {
 			counters, open, err := now.Traffic(s.CountsOpen(), place, id)
-			at, traffic := key{s.Name, id}, Seen{ServerTraffic: counters}
+			at, traffic := key{s.Name, id}, Seen{ServerTraffic: counters, Start: starting[s.Name][id]}
 			if s.CountsOpen() {
 				traffic.Estimate = new(uint32(open))
 			}

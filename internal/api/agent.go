@@ -63,7 +63,8 @@ type ProbeState string
 
 // What they show.
 const (
-	ProbeTaken   ProbeState = "taken" // the host of an application has answered, with or without a listener
+	ProbeTaken   ProbeState = "taken"   // by an application
+	ProbeRefused ProbeState = "refused" // by the host of one, where nothing listens
 	ProbeLost    ProbeState = "lost"
 	ProbeUnknown ProbeState = "not known" // nothing, or too long ago
 )

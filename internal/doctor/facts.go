@@ -84,7 +84,9 @@ type daemonFacts struct {
 	Server        string      // name of an agent's servers, if it was given
 	Tunnels       api.Tunnels // who may open some to an agent
 	Gateways      []api.Gateway
-	Fleet         model.Fleet // that runs, without keys
+	Probes        []api.ProbedPort   // of an agent
+	Translated    *api.TranslatedUse // by an agent
+	Fleet         model.Fleet        // that runs, without keys
 	ByControllers bool
 	Path          string // of its configuration file
 	SHA256        string

@@ -157,9 +157,11 @@ func gatherDaemon(ctx context.Context, o Options) (d daemonFacts) {
 	defer cancel()
 	var status struct { // of either role
 		api.LBStatus
-		Server   string        `json:"server"`
-		Tunnels  api.Tunnels   `json:"tunnels"`
-		Gateways []api.Gateway `json:"gateways"`
+		Server     string             `json:"server"`
+		Tunnels    api.Tunnels        `json:"tunnels"`
+		Gateways   []api.Gateway      `json:"gateways"`
+		Probes     []api.ProbedPort   `json:"probes"`
+		Translated *api.TranslatedUse `json:"translated"`
 	}
 	client := api.NewClient(socket)
 	if d.Err = client.Get(ctx, api.PathStatus, &status); d.Err != nil {
@@ -174,6 +176,7 @@ func gatherDaemon(ctx context.Context, o Options) (d daemonFacts) {
 		return d
 	}
 	d.Tunnels, d.Gateways = status.Tunnels, status.Gateways
+	d.Probes, d.Translated = status.Probes, status.Translated
 	d.NotReady, d.Server, d.ByControllers = status.NotReady, status.Server, status.ByControllers
 	d.Role, d.Ready, d.Interfaces, d.Problems = Role(status.Role), status.Ready, status.Interfaces, status.Problems
 	d.Name, d.Replicas, d.Filtered = status.Name, status.Replicas, status.Filtered

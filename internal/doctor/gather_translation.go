@@ -9,15 +9,16 @@ import (
 	"io"
 	"net/netip"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 )
 
 const (
 	nftTimeout  = 3 * time.Second
-	maxRules    = 4 << 20 // bytes of JSON
-	maxJumps    = 16      // the kernel allows as many
-	maxRulesSum = 1 << 16 // that are visited, by whatever way
+	maxRules    = 16 << 20 // bytes of JSON
+	maxJumps    = 16       // the kernel allows as many
+	maxRulesSum = 1 << 16  // that are visited, by whatever way
 )
 
 // translationFacts are the rules of nftables that rewrite destinations of what comes in.
@@ -145,8 +146,8 @@ func (w *nftRules) walk(chain nftChain, before []condition, depth int) {
 				case "match":
 					conditions = append(conditions, w.condition(chain, argument))
 				case "vmap":
-					conditions = append(conditions, condition{})
-					argument = w.named(chain, field(argument, "data"))
+					w.choose(chain, argument, conditions, depth)
+					continue
 				case "redirect", "dnat", "xt":
 					w.translates(chain.Family, name, argument, &conditions)
 				}
@@ -156,6 +157,39 @@ func (w *nftRules) walk(chain nftChain, before []condition, depth int) {
 			}
 		}
 	}
+}
+
+// anyOf is the Op of a condition that chooses among several ways at random.
+const anyOf = "any of"
+
+// choose walks on from a verdict map: each key is a condition of its own way.
+func (w *nftRules) choose(chain nftChain, vmap any, before []condition, depth int) {
+	left, data := field(vmap, "key"), w.named(chain, field(vmap, "data"))
+	if elements := field(data, "set"); elements != nil {
+		data = elements
+	}
+	elements, _ := data.([]any)
+	for _, element := range elements {
+		pair, _ := element.([]any)
+		if len(pair) != 2 {
+			continue
+		}
+		conditions := before[:len(before):len(before)]
+		switch {
+		case !atRandom(left):
+			conditions = append(conditions, condition{Op: "==", Left: left, Right: pair[0]})
+		case len(elements) > 1:
+			conditions = append(conditions, condition{Op: anyOf})
+		}
+		for _, target := range targets("vmap", pair[1]) {
+			w.walk(nftChain{Family: chain.Family, Table: chain.Table, Name: target}, conditions, depth+1)
+		}
+	}
+}
+
+// atRandom: the key does not depend on what a packet is for.
+func atRandom(left any) bool {
+	return field(left, "numgen") != nil || field(left, "jhash") != nil || field(left, "symhash") != nil
 }
 
 // condition reads a match, with the elements of the set that it names.
@@ -204,6 +238,9 @@ func (w *nftRules) translates(family, name string, argument any, conditions *[]c
 			*conditions = append(*conditions, condition{})
 		}
 		return
+	}
+	if slices.ContainsFunc(*conditions, func(c condition) bool { return c.Op == anyOf }) {
+		rule.Text += " and others"
 	}
 	rule.Conditions = *conditions
 	w.found = append(w.found, rule)

@@ -105,7 +105,7 @@ func judgeTunnels(f *facts) []Finding {
 
 func judgeVIPs(f *facts) (out []Finding) {
 	seen := map[netip.Addr]bool{}
-	f.onVIPs(func(_ *model.Service, vip netip.Addr) {
+	f.onVIPs(func(s *model.Service, vip netip.Addr) {
 		if seen[vip] {
 			return
 		}
@@ -114,8 +114,7 @@ func judgeVIPs(f *facts) (out []Finding) {
 			out = append(out, ok("vip", vip.String(), "on %s", device))
 			return
 		}
-		out = append(out, Finding{"vip", vip.String(), Problem, "not an address of this host: it does not take the service's packets",
-			fmt.Sprintf("ip address add %s/%d dev lo", vip, vip.BitLen())})
+		out = append(out, f.judgeVIP(s, vip))
 	})
 	return out
 }
@@ -341,6 +340,10 @@ func judgeListeners(f *facts) (out []Finding) {
 		before := len(out)
 		var silent []string
 		for _, port := range s.Ports {
+			if p := f.probed(netip.AddrPortFrom(vip, port)); p != nil && s.Protocol == model.ProtocolTCP {
+				out = append(out, judgeProbedListener(s, p)...)
+				continue
+			}
 			if f.unheard(s, vip, port) {
 				silent = append(silent, strconv.Itoa(int(port)))
 				continue

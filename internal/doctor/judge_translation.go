@@ -34,18 +34,15 @@ func judgeTranslation(f *facts) (out []Finding) {
 		cookies = true
 		for _, r := range s.AllOfPorts() {
 			rule, ports, known := f.translatedIn(s, vip, r)
+			what, by := "a rule of nftables", " ("+rule.Text+")"
+			if len(ports) == 0 {
+				what, by, ports = "something that nft does not show (iptables-legacy, IPVS, eBPF, a route)", "", f.takenIn(vip, r)
+			}
 			switch {
+			case len(ports) > 0:
+				out = append(out, f.translationOf(s, vip, fmt.Sprintf("%s takes tcp %s elsewhere%s", what, portsWithNoun(ports), by)))
 			case !known:
 				out = append(out, ok("translation", s.Name, "rules of nftables for its ports %s are too many, and not looked at", r))
-			case len(ports) > 0:
-				what := "port"
-				if len(ports) > 1 {
-					what = "ports"
-				}
-				out = append(out, Finding{"translation", s.Name, Warning,
-					fmt.Sprintf("a rule of nftables takes tcp %s %s elsewhere (%s): connections keep their cookies by entries per flow, at most 65536; "+
-						"keepalives of the server do not renew their cookies: silent ones hold `key rotate` up", what, portsText(ports), rule.Text),
-					"let the application listen at the service's port itself"})
 			}
 		}
 	})
@@ -55,11 +52,36 @@ func judgeTranslation(f *facts) (out []Finding) {
 	return out
 }
 
+// translationOf is what it costs that a service's ports are taken elsewhere.
+func (f *facts) translationOf(s *model.Service, vip netip.Addr, taken string) Finding {
+	found := Finding{"translation", s.Name, Warning, fmt.Sprintf("%s: connections keep their cookies by entries per flow%s; "+
+		"keepalives of the server do not renew their cookies: silent ones hold `key rotate` up", taken, f.room()), "let the application listen at the service's port itself"}
+	if f.elsewhere(vip) { // as on nodes of Kubernetes: it has to be so
+		found.Severity, found.Remedy = OK, ""
+	}
+	return found
+}
+
+func portsWithNoun(ports []uint16) string {
+	if len(ports) == 1 {
+		return "port " + portsText(ports)
+	}
+	return "ports " + portsText(ports)
+}
+
+// room is how many of the entries are taken.
+func (f *facts) room() string {
+	if use := f.Daemon.Translated; use != nil {
+		return fmt.Sprintf(", %d of %d are taken", use.Entries, use.Room)
+	}
+	return ""
+}
+
 // translated returns the rule that takes a service's port elsewhere, the surest of them, and whether it asks for more than is known here.
 func (f *facts) translated(s *model.Service, vip netip.Addr, port uint16) (best translationRule, sure likely, more bool) {
 	p := packet{protocol: s.Protocol.String(), to: netip.AddrPortFrom(vip, port)}
 	for _, rule := range f.Host.Translation.Rules {
-		if l, asks := p.taken(rule); l > sure {
+		if l, asks := p.taken(rule); l > sure || l == sure && more && !asks { // what asks for more is not for all clients
 			if asks {
 				rule.Text += ", on further conditions"
 			}
@@ -89,7 +111,7 @@ func (p packet) taken(rule translationRule) (sure likely, more bool) {
 		case perhaps:
 			more = true
 		case surely:
-			named = named || !isProtocol(c.Left)
+			named = named || c.Op != anyOf && !isProtocol(c.Left)
 		}
 	}
 	if more && !named {
@@ -99,6 +121,12 @@ func (p packet) taken(rule translationRule) (sure likely, more bool) {
 }
 
 func (p packet) meets(c condition) likely {
+	if c.Op == anyOf {
+		return surely
+	}
+	if fromHere(c) {
+		return never
+	}
 	if !p.has(c.Left) {
 		return never
 	}
@@ -110,6 +138,13 @@ func (p packet) meets(c condition) likely {
 		return surely - met
 	}
 	return perhaps
+}
+
+// fromHere: it is for packets of this host itself.
+func fromHere(c condition) bool {
+	fib := field(c.Left, "fib")
+	flags, several := field(fib, "flags").([]any)
+	return c.Op == "==" && field(fib, "result") == "type" && c.Right == "local" && (field(fib, "flags") == "saddr" || several && slices.Contains(flags, any("saddr")))
 }
 
 // has is false for fields of headers that the packet lacks: no comparison with them holds.

@@ -3,6 +3,7 @@ package doctor_test
 import (
 	"fmt"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -65,5 +66,61 @@ ip daddr 198.51.100.10 tcp dport { 443, 8443 } redirect to :80
 	if have := of("listener"); len(have) != 2 || !strings.HasPrefix(have[0], "problem listener web: nothing listens where a rule of nftables takes tcp port 80 of "+
 		"198.51.100.10 (dnat to 10.99.0.2:81)") || !strings.HasPrefix(have[1], "ok listener flat") {
 		t.Errorf("with DNAT to a port that nothing listens on: %q", have)
+	}
+}
+
+// What kube-proxy 1.37 makes of a service with externalTrafficPolicy Local, in its mode nftables: pods and the node itself go to an endpoint of any node
+// (10.78.2.2), clients to one of this node (10.78.1.2).
+const kubeProxy = `table ip kube-proxy {
+	map service-ips {
+		type ipv4_addr . inet_proto . inet_service : verdict
+		elements = { 10.96.0.5 . tcp . 80 : goto service-web,
+			198.51.100.10 . tcp . 80 : goto external-web,
+			198.51.100.99 . tcp . 80 : goto external-other }
+	}
+	chain endpoint-a { ip saddr 10.78.1.2 jump mark-for-masquerade; meta l4proto tcp dnat to 10.78.1.2:8080; }
+	chain endpoint-b { ip saddr 10.78.2.2 jump mark-for-masquerade; meta l4proto tcp dnat to 10.78.2.2:8080; }
+	chain mark-for-masquerade { meta mark set meta mark or 0x4000; }
+	chain service-web { numgen random mod 2 vmap { 0 : goto endpoint-b, 1 : goto endpoint-a }; }
+	chain external-web {
+		ip saddr 10.78.0.0/16 goto service-web
+		fib saddr type local jump mark-for-masquerade
+		fib saddr type local goto service-web
+		numgen random mod 1 vmap { 0 : goto endpoint-a }
+	}
+	chain external-other { meta l4proto tcp dnat to 10.78.1.9:9090; }
+	chain services {
+		ip daddr . meta l4proto . th dport vmap @service-ips
+		ip daddr { 203.0.113.0 } fib daddr type local accept
+	}
+	chain nat-prerouting { type nat hook prerouting priority dstnat; jump services; }
+}
+`
+
+// A node of Kubernetes has its VIPs nowhere: rules are read to their ends, and nothing contradicts what the agent has seen.
+func TestDoctorOnANodeOfKubernetes(t *testing.T) {
+	if _, err := exec.LookPath("nft"); err != nil {
+		t.Skip("needs nftables:", err)
+	}
+	s := newSite(t)
+	s.run(t, doctor.RoleAgent, "", "ip", "address", "del", "198.51.100.10/32", "dev", "lo")
+	of := func() (lines []string) {
+		for _, f := range s.examine(t, doctor.RoleAgent) {
+			if slices.Contains([]string{"vip", "listener", "translation"}, f.Check) && f.Subject != "flat" && f.Subject != "198.51.100.11" {
+				lines = append(lines, line(f))
+			}
+		}
+		return lines
+	}
+	if have := of(); len(have) != 3 || !strings.HasPrefix(have[0], "problem vip 198.51.100.10: not an address of this host: it does not take the service's packets") {
+		t.Errorf("without rules: %q", have)
+	}
+	s.run(t, doctor.RoleAgent, kubeProxy, "nft", "-f", "-")
+	have := strings.Join(of(), "\n")
+	for _, want := range []string{"warning vip 198.51.100.10: not an address of this host: rules of nftables take its packets", "ok listener web",
+		"ok translation web: a rule of nftables takes tcp port 80 elsewhere (dnat to 10.78.1.2:8080)"} {
+		if !strings.Contains(have, want) {
+			t.Errorf("no %q in:\n%s", want, have)
+		}
 	}
 }

@@ -96,6 +96,18 @@ func TestStatusTellsWhichKeysOfTicketsAnAgentHas(t *testing.T) {
 	ctl.expect("--json status", `"ticket_keys"`, `"epoch": 12`)
 }
 
+func TestStatusShowsWhatAnAgentHasProbed(t *testing.T) {
+	age := api.Seconds(4)
+	at := netip.MustParseAddrPort("198.51.100.10:80")
+	ctl := statusOf(t, func() any {
+		return &api.AgentStatus{Status: api.Status{Role: "agent"}, Translated: &api.TranslatedUse{Entries: 70, Room: 65536, Evicted: 5, Age: 9},
+			Probes: []api.ProbedPort{{At: at, State: api.ProbeLost, Age: &age}, {At: netip.AddrPortFrom(at.Addr(), 443), State: api.ProbeUnknown}}}
+	})
+	ctl.expect("status", "tcp 198.51.100.10:80, no address of this host: lost (last 4 s ago)", "198.51.100.10:443, no address of this host: not known (never)",
+		"70 connections of 65536 (9 s ago), 5 evicted")
+	ctl.expect("--json status", `"state": "lost"`, `"age_seconds": 4`, `"room": 65536`)
+}
+
 func TestStatusTellsWhichTierANodeIsOfAndWhoToldIt(t *testing.T) {
 	second := model.Node{Name: "lb3", Tier: model.TierSecond, Address: netip.MustParseAddr("10.0.1.3"), ID: 1}
 	var status atomic.Pointer[api.LBStatus]

@@ -285,8 +285,11 @@ func (p *Probes) Status(now time.Time) (list []api.ProbedPort) {
 			probed.Age = &age
 		}
 		if p.fresh(one, now) {
-			if probed.State = api.ProbeLost; taken(one.fate) {
+			switch probed.State = api.ProbeLost; one.fate {
+			case server.ProbeAnswered:
 				probed.State = api.ProbeTaken
+			case server.ProbeRefused:
+				probed.State = api.ProbeRefused
 			}
 		}
 		list = append(list, probed)

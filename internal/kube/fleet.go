@@ -28,6 +28,7 @@ type fleet struct {
 	owner  string
 	// suspects were refused when they were asked for alone: they are asked for last, so that they hold up nobody.
 	suspects map[string]bool
+	progress func() // called before each change
 }
 
 // read returns all services of the fleet.
@@ -145,6 +146,7 @@ func (a *application) change(ctx context.Context, names []string) error {
 }
 
 func (a *application) send(ctx context.Context, services map[string]*model.Service) error {
+	a.progress()
 	ctx, cancel := context.WithTimeout(ctx, fleetTimeout)
 	defer cancel()
 	var all model.Fleet

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	mapping "github.com/ballast-lb/ballast/internal/machine/kube"
@@ -66,6 +67,11 @@ func (r *reconciler) now() outcome {
 func (r *reconciler) work(ctx context.Context) {
 	r.note(func(o *outcome) { o.leads = true })
 	defer r.note(func(o *outcome) { o.leads, o.progress = false, time.Time{} })
+	for end := time.Now().Add(firstRetry); !r.cluster.synced() && time.Now().Before(end); {
+		if !pause(ctx, settle) {
+			return
+		}
+	}
 	next, retry := time.NewTimer(0), firstRetry
 	defer next.Stop()
 	for {
@@ -164,61 +170,85 @@ func (r *reconciler) secure(ctx context.Context, out *mapping.Output, have []mod
 	for i := range have {
 		inFleet[have[i].Name] = true
 	}
+	var without []*mapping.Object
 	for i := range out.Objects {
-		object := &out.Objects[i]
-		if !object.Finalized || r.options.HasFinalizer(object.Service) {
-			continue
+		if object := &out.Objects[i]; object.Finalized && !r.options.HasFinalizer(object.Service) {
+			without = append(without, object)
 		}
-		r.progress()
-		err := r.objects.finalize(ctx, object.Service, r.options.Finalizer(), true)
+	}
+	errs := r.each(ctx, len(without), func(ctx context.Context, i int) error {
+		return r.objects.finalize(ctx, without[i].Service, r.options.Finalizer(), true)
+	})
+	for i, err := range errs {
 		if err == nil {
 			continue
 		}
 		if !apierrors.IsConflict(err) { // else the newer one is on its way here
 			failed = append(failed, err)
 		}
-		for _, name := range object.Names {
+		for _, name := range without[i].Names {
 			waits[name] = !inFleet[name]
 		}
-		object.Addresses = ingress(object.Service) // as it is
+		without[i].Addresses = ingress(without[i].Service) // as it is
 	}
 	return slices.DeleteFunc(slices.Clone(out.Services), func(s model.Service) bool { return waits[s.Name] }), failed
 }
 
+// atOnce is how many changes of Services the API server is asked for at once.
+const atOnce = 16
+
+// each does something for each of n, several at once, and returns the errors in their order.
+func (r *reconciler) each(ctx context.Context, n int, do func(ctx context.Context, i int) error) []error {
+	errs := make([]error, n)
+	var group errgroup.Group
+	group.SetLimit(atOnce)
+	for i := range n {
+		group.Go(func() error {
+			if errs[i] = ctx.Err(); errs[i] == nil {
+				r.progress()
+				errs[i] = do(ctx, i)
+			}
+			return nil
+		})
+	}
+	group.Wait()
+	return errs
+}
+
 // report tells the cluster what the fleet has.
 func (r *reconciler) report(ctx context.Context, out *mapping.Output, refused map[string]error) (failed []error) {
-	note := func(err error) {
-		if err != nil && !apierrors.IsConflict(err) {
-			failed = append(failed, err)
-		}
-	}
+	var settled []mapping.Object
 	for _, object := range out.Objects {
 		names := object.Names
 		if len(names) == 0 { // those that it had must be gone
 			names = r.options.Names(object.Service)
 		}
-		settled := true
+		taken := true
 		for _, name := range names {
 			if why := refused[name]; why != nil {
-				settled = false
+				taken = false
 				out.Events = append(out.Events, mapping.Event{Service: object.Service, Reason: reasonRefused, Message: fmt.Sprintf("the fleet does not take a change of %s: %v", name, why)})
 			}
 		}
-		if r.progress(); ctx.Err() != nil {
-			return []error{ctx.Err()}
-		}
-		switch {
-		case !settled: // it has what it had
-		case len(object.Addresses) > 0:
-			note(r.objects.report(ctx, object.Service, object.Addresses))
-		case r.options.HasFinalizer(object.Service): // none of its services is left
-			err := r.objects.report(ctx, object.Service, nil)
-			if err == nil {
-				err = r.objects.finalize(ctx, object.Service, r.options.Finalizer(), false)
-			}
-			note(err)
+		if taken { // others have what they had
+			settled = append(settled, object)
 		}
 	}
-	r.objects.warn(out.Events)
-	return failed
+	errs := r.each(ctx, len(settled), func(ctx context.Context, i int) error {
+		object := settled[i]
+		switch {
+		case len(object.Addresses) > 0:
+			return r.objects.report(ctx, object.Service, object.Addresses)
+		case r.options.HasFinalizer(object.Service): // none of its services is left
+			if err := r.objects.report(ctx, object.Service, nil); err != nil {
+				return err
+			}
+			return r.objects.finalize(ctx, object.Service, r.options.Finalizer(), false)
+		}
+		return nil
+	})
+	if ctx.Err() == nil {
+		r.objects.warn(out.Events)
+	}
+	return slices.DeleteFunc(errs, func(err error) bool { return err == nil || apierrors.IsConflict(err) })
 }

@@ -64,6 +64,7 @@ func Run(ctx context.Context, o Options) error {
 	r := &replica{Options: o, reconciler: &reconciler{options: o.Mapping, resync: o.Resync, cluster: watched, log: o.Log,
 		fleet:   &fleet{client: o.Fleet, owner: o.Mapping.Owner},
 		objects: &objects{client: o.Kubernetes, recorder: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component})}}}
+	r.fleet.progress = r.progress
 	r.lock = &observedLock{Interface: &resourcelock.LeaseLock{LeaseMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Lease},
 		Client: o.Kubernetes.CoordinationV1(), LockConfig: resourcelock.ResourceLockConfig{Identity: o.Identity}}}
 	watched.factory.StartWithContext(ctx)

@@ -100,22 +100,25 @@ func (m *mapping) make(s *ours, protocol model.Protocol) (e entry, why string) {
 	return e, why
 }
 
+// chosen reports whether an annotation sets a field.
+func (e *entry) chosen(s *ours, key string) bool {
+	return slices.ContainsFunc(s.settings.fields, func(f given) bool {
+		return f.Key == key && (f.protocol == 0 || f.protocol == e.Protocol)
+	})
+}
+
 // defaults are set before annotations.
 func (e *entry) defaults(s *ours) {
 	if s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
 		e.Placement.Over, e.Dispatch = model.PlaceSource, model.DispatchMaglev
 	}
-	checked := func(f given) bool { return f.Key == "health.check" && (f.protocol == 0 || f.protocol == e.Protocol) }
-	if port := s.Spec.HealthCheckNodePort; port > 0 && port <= math.MaxUint16 && !slices.ContainsFunc(s.settings.fields, checked) {
+	if port := s.Spec.HealthCheckNodePort; port > 0 && port <= math.MaxUint16 && !e.chosen(s, "health.check") {
 		e.Health.Check, e.Health.Port, e.Health.Path = model.CheckHTTP, uint16(port), healthPath
 	}
 }
 
 // complete sets what follows from the rest: servers have weights, so connections go by weight; a table has room for all servers.
 func (e *entry) complete(s *ours) {
-	chosen := func(key string) bool {
-		return slices.ContainsFunc(s.settings.fields, func(f given) bool { return f.Key == key && (f.protocol == 0 || f.protocol == e.Protocol) })
-	}
 	takes := uint32(0)
 	for i := range e.Servers {
 		if e.Servers[i].TakesNew() {
@@ -123,16 +126,16 @@ func (e *entry) complete(s *ours) {
 		}
 	}
 	e.ApplyDefaults()
-	if e.Dispatch == model.DispatchRR && !chosen("dispatch") {
+	if e.Dispatch == model.DispatchRR && !e.chosen(s, "dispatch") {
 		if e.Dispatch = model.DispatchWRR; takes > model.MaxRoundServers {
 			e.Dispatch = model.DispatchMaglev
 		}
 	}
-	if e.before != nil && !chosen("table_slots") {
+	if e.before != nil {
 		e.TableSlots = max(e.TableSlots, e.before.TableSlots)
 	}
 	for _, size := range model.TableSizes() {
-		if !chosen("table_slots") && e.TableSlots < takes && size >= takes {
+		if e.TableSlots < takes && size >= takes {
 			e.TableSlots = size
 			break
 		}

@@ -52,7 +52,8 @@ var forbidden = []struct{ key, why string }{
 	{"session", "the node translates connections to pods, and this needs sockets of the node"},
 	{"session_", "the node translates connections to pods, and this needs sockets of the node"},
 	{"syn_", "the node translates connections to pods, and this needs sockets of the node"},
-	{"table.scrubber", "nodes are servers, and a scrubber is none"},
+	{"table.", "operators of the fleet decide on memory of load balancers"},
+	{"table_", "it follows from the number of nodes"},
 	{"load.endpoint", "it would have every node ask a URL"},
 	{"health.command", "it would run a program on load balancers"},
 }
@@ -62,7 +63,7 @@ var forbiddenValues = map[string]map[string]string{
 	"health.check": {"exec": "it would run a program on load balancers"},
 	"load.source":  {"endpoint": "it would have every node ask a URL"},
 	"forward":      {"nat": "nodes answer clients themselves"},
-	"affinity":     {"quic": "pods do not know the ids of their node"},
+	"affinity":     {"quic": "pods do not know the ids of their node", "table": "operators of the fleet decide on memory of load balancers"},
 }
 
 // read reads what a Service asks for, and refuses it if that cannot be had.

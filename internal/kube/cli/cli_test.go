@@ -102,6 +102,18 @@ func TestTheHelpShowsWhatIsRead(t *testing.T) {
 			t.Errorf("the help does not say %s", text)
 		}
 	}
+	examples := 0
+	for line := range strings.Lines(root.Example) {
+		if words := strings.Fields(line); len(words) > 0 {
+			examples++
+			if err := Root("1.2.3").ParseFlags(words[1:]); err != nil || words[0] != "ballast-kube" {
+				t.Errorf("%s: %v", line, err)
+			}
+		}
+	}
+	if examples < 3 {
+		t.Errorf("%d examples", examples)
+	}
 	for line := range strings.Lines(root.Long + root.Example) {
 		if len(strings.TrimRight(line, "\n")) > 132 {
 			t.Errorf("a line of %d columns: %s", len(line), line)

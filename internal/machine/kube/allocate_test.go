@@ -145,7 +145,7 @@ func (w *world) draw(what string, most int) int { return rapid.IntRange(0, most)
 
 // step changes one thing.
 func (w *world) step() {
-	switch w.draw("what changes", 5) {
+	switch w.draw("what changes", 6) {
 	case 0:
 		w.born++
 		var change []func(*corev1.Service)
@@ -175,6 +175,17 @@ func (w *world) step() {
 		}
 	case 4:
 		w.in.Nodes = []*corev1.Node{node(1), node(2), node(3)}[:w.draw("nodes", 3)]
+	case 6: // a mistake is made, or mended
+		if len(w.in.Services) > 0 {
+			i := w.draw("mistaken", len(w.in.Services)-1)
+			w.in.Services = slices.Clone(w.in.Services)
+			w.in.Services[i] = w.in.Services[i].DeepCopy()
+			if _, wrong := w.in.Services[i].Annotations["ballast.io/colour"]; wrong {
+				delete(w.in.Services[i].Annotations, "ballast.io/colour")
+			} else {
+				w.in.Services[i].Annotations["ballast.io/colour"] = "red"
+			}
+		}
 	case 5: // the order of a cache is nobody's
 		w.in.Services = slices.Clone(w.in.Services)
 		slices.Reverse(w.in.Services)

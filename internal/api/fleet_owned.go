@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"connectrpc.com/connect"
@@ -48,7 +49,13 @@ func (f *fleetAPI) ApplyServices(ctx context.Context, r *ballastv1.ApplyServices
 		next := n.Base.Clone()
 		next.Services = slices.DeleteFunc(next.Services, func(s model.Service) bool { return s.Owner == r.Owner })
 		next.Services = append(next.Services, wanted.Clone().Services...)
-		inOrderOf(&next, complete(&next, n))
+		predecessors := complete(&next, n)
+		if by, _ := CallerOf(ctx); by.Role == string(pki.Source) {
+			if err := notAtOthers(n.Running.Services, next.Services, r.Owner); err != nil {
+				return err
+			}
+		}
+		inOrderOf(&next, predecessors)
 		n.Apply(next)
 		edited = &n.Running
 		return nil
@@ -77,6 +84,8 @@ func mayOwn(ctx context.Context, owner string, services []model.Service) error {
 			return refuse("service %s has load balancers run a program (health.check: exec)", s.Name)
 		case s.Load.Endpoint != "":
 			return refuse("service %s has nodes ask a URL (load.endpoint)", s.Name)
+		case s.Functions():
+			return refuse("service %s gets what is sent to addresses of others (destinations)", s.Name)
 		}
 	}
 	return nil
@@ -94,6 +103,43 @@ func notOfOthers(running []model.Service, wanted *model.Fleet, owner string) err
 		}
 	}
 	return nil
+}
+
+// notAtOthers refuses services of an owner at addresses of services that another owner, or nobody, keeps: one that has all ports leaves those that
+// others name. A service keeps what it has there already.
+func notAtOthers(running, next []model.Service, owner string) error {
+	others, own := map[netip.Addr]string{}, map[string]*model.Service{}
+	for i := range running {
+		s := &running[i]
+		if s.Owner == owner {
+			own[s.Name] = s
+			continue
+		}
+		for _, vip := range s.VIPs() {
+			others[vip] = s.Name
+		}
+	}
+	for i := range next {
+		s := &next[i]
+		if s.Owner != owner {
+			continue
+		}
+		before := own[s.Name]
+		for _, vip := range s.VIPs() {
+			if name, taken := others[vip]; taken && (before == nil || !before.HasVIP(vip) || !hasPortsOf(before, s)) {
+				return connect.NewError(connect.CodeAlreadyExists,
+					fmt.Errorf("%s is an address of service %s, which is not of %s: choose another vip for service %s", vip, name, owner, s.Name))
+			}
+		}
+	}
+	return nil
+}
+
+// hasPortsOf reports whether a service has all ports of another.
+func hasPortsOf(s, o *model.Service) bool {
+	return s.Protocol == o.Protocol && !slices.ContainsFunc(o.AllOfPorts(), func(r model.PortRange) bool {
+		return !slices.ContainsFunc(s.AllOfPorts(), func(have model.PortRange) bool { return have.Contains(r.First) && have.Contains(r.Last) })
+	})
 }
 
 // keptByOwners returns the running services of owners whose names are not in a list.

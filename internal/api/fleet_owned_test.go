@@ -101,28 +101,83 @@ func TestOwnersAreRefusedWhatIsNotTheirs(t *testing.T) {
 	}
 }
 
-// Promise: A certificate of role source changes services of its own name alone, and has nodes run or ask nothing.
-func TestSourcesKeepServicesOfTheirOwnNameAlone(t *testing.T) {
-	path, handler := api.NewFleetHandler(&apitest.Memory{})
+// sourceOf is a client of a fleet that shows a certificate of role source.
+func sourceOf(t *testing.T, d *apitest.Memory, name string) ballastv1connect.FleetClient {
+	t.Helper()
+	path, handler := api.NewFleetHandler(d)
 	mux := http.NewServeMux()
 	mux.Handle(path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		handler.ServeHTTP(w, r.WithContext(api.WithCaller(r.Context(), api.Caller{Name: "kube", Role: string(pki.Source)})))
+		handler.ServeHTTP(w, r.WithContext(api.WithCaller(r.Context(), api.Caller{Name: name, Role: string(pki.Source)})))
 	}))
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
-	fleet := api.NewFleetClient([]string{server.Listener.Addr().String()}, nil)
+	return api.NewFleetClient([]string{server.Listener.Addr().String()}, nil)
+}
+
+// Promise: A certificate of role source changes services of its own name alone, and has nodes run or ask nothing.
+func TestSourcesKeepServicesOfTheirOwnNameAlone(t *testing.T) {
+	fleet := sourceOf(t, &apitest.Memory{}, "kube")
 	own(t, fleet, "kube", named("a", 1, at("10.0.0.3")))
 	running, asking := named("a", 1, at("10.0.0.3")), named("a", 1, at("10.0.0.3"))
 	running.Health = &ballastv1.Health{Check: "exec", Command: []string{"id"}}
 	asking.Load = &ballastv1.Load{Endpoint: "http://169.254.169.254:80/"}
+	functions := &ballastv1.Service{Name: "a", Protocol: "any", Destinations: "0.0.0.0/0", Servers: []*ballastv1.Server{at("10.0.0.3")}}
 	for what, request := range map[string]*ballastv1.ApplyServicesRequest{
 		"another name": {Owner: "dns"},
 		"a program":    {Owner: "kube", Services: []*ballastv1.Service{running}},
 		"a URL":        {Owner: "kube", Services: []*ballastv1.Service{asking}},
+		"all packets":  {Owner: "kube", Services: []*ballastv1.Service{functions}},
 	} {
 		request.Force = true
 		if _, err := fleet.ApplyServices(t.Context(), request); connect.CodeOf(err) != connect.CodePermissionDenied {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
+}
+
+// Promise: A certificate of role source gets no port of an address that a service of people or of another owner has; what it has there already, it
+// keeps, and gets no more of.
+func TestSourcesGetNoPortsAtAddressesOfOthers(t *testing.T) {
+	d := &apitest.Memory{}
+	people, _ := serveFleet(t, d)
+	kube := sourceOf(t, d, "kube")
+	all := named("all", 1, at("10.0.0.1"))
+	all.Ports, all.PortRanges, all.Health = nil, []string{"all"}, &ballastv1.Health{Check: "none"}
+	apply(t, people, all)
+	own(t, people, "dns", named("c", 3, at("10.0.0.3")))
+	second := named("a", 9, at("10.0.0.4"))
+	second.Vips = []string{"198.51.100.9", "198.51.100.3"}
+	udp := named("a", 3, at("10.0.0.4"))
+	udp.Protocol = "udp"
+	refused := func(what string, services ...*ballastv1.Service) {
+		t.Helper()
+		request := &ballastv1.ApplyServicesRequest{Owner: "kube", Services: services, Force: true}
+		if _, err := kube.ApplyServices(t.Context(), request); connect.CodeOf(err) != connect.CodeAlreadyExists || !strings.Contains(err.Error(), "which is not of kube") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	port := func(port uint32, last int) *ballastv1.Service {
+		s := named("a", last, at("10.0.0.4"))
+		s.Ports = []uint32{port}
+		return s
+	}
+	refused("a port of who has all", port(443, 1))
+	refused("a port that nobody has", port(443, 3))
+	refused("another protocol", udp)
+	refused("a second address", second)
+
+	own(t, kube, "kube", port(443, 7))
+	theirs := named("later", 7, at("10.0.0.1"))
+	apply(t, people, all, theirs) // people may come to an address of a program's
+	own(t, kube, "kube", port(443, 7))
+	more := port(443, 7)
+	more.Servers = append(more.Servers, at("10.0.0.5"))
+	expect(t, "what it has, with another server", own(t, kube, "kube", more), "service a: server 10.0.0.5: added with address 10.0.0.5, id 2, weight 1, active")
+	more.Ports = []uint32{443, 8443}
+	refused("one more port", more)
+	refused("another service", port(443, 7), func() *ballastv1.Service { s := port(8443, 7); s.Name = "b"; return s }())
+	udp = port(443, 7)
+	udp.Protocol = "udp"
+	refused("by another protocol", udp)
+	expect(t, "an operator's certificate", own(t, people, "kube", port(8443, 7)), "service a: ports 443 -> 8443", "service a: server 10.0.0.5: removed")
 }

@@ -5,11 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 	"time"
 
 	"connectrpc.com/connect"
+	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
@@ -20,9 +22,10 @@ import (
 // counted is what the daemon of this machine counts.
 type counted struct {
 	role      pki.Role
-	known     bool
+	known     bool     // else nobody answers, though the daemon may run
+	ended     bool     // the daemon has
 	living    uint64   // agent: connections that carry cookies
-	services  []string // agent: whose connections carry them; nil: its daemon has ended, and nobody counts any other
+	services  []string // agent: whose connections carry them; nil: the daemon has ended, and nobody counts any other
 	forwarded uint64   // load balancer: packets until now
 }
 
@@ -44,11 +47,14 @@ func (l *Leave) count(ctx context.Context, n *Node) (c counted) {
 	client := api.NewClient(api.SocketPath(n.RunDir, n.Instance))
 	if n.Role == pki.Agent {
 		status := &api.AgentStatus{}
-		if c.known = client.Get(ctx, api.PathStatus, status) == nil; !c.known {
-			living, err := l.Living(n)
-			c.living, c.known = living, err == nil
+		if err := client.Get(ctx, api.PathStatus, status); hasEnded(err) {
+			c.living, err = l.Living(n)
+			c.known, c.ended = err == nil, true
+			return c
+		} else if err != nil {
 			return c
 		}
+		c.known = true
 		c.services = append([]string{}, status.Services...)
 		for _, living := range status.Echoes {
 			c.living += living
@@ -56,7 +62,8 @@ func (l *Leave) count(ctx context.Context, n *Node) (c counted) {
 		return c
 	}
 	counters := &api.Counters{}
-	c.known = client.Get(ctx, api.PathCounters, counters) == nil
+	err := client.Get(ctx, api.PathCounters, counters)
+	c.known, c.ended = err == nil, hasEnded(err)
 	for name, packets := range counters.Counters {
 		if strings.HasPrefix(name, "forwarded_") {
 			c.forwarded += packets
@@ -65,15 +72,23 @@ func (l *Leave) count(ctx context.Context, n *Node) (c counted) {
 	return c
 }
 
+// hasEnded reports whether nobody serves a daemon's socket: one that is busy, or asked for too short a time, has not ended.
+func hasEnded(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED)
+}
+
 // answers reports whether the daemon of a node runs.
 func answers(ctx context.Context, n *Node) bool {
 	ctx, cancel := context.WithTimeout(ctx, stateTime)
 	defer cancel()
-	return api.NewClient(api.SocketPath(n.RunDir, n.Instance)).Get(ctx, api.PathStatus, &api.Status{}) == nil
+	return !hasEnded(api.NewClient(api.SocketPath(n.RunDir, n.Instance)).Get(ctx, api.PathStatus, &api.Status{}))
 }
 
 // lives says what controllers know to live of a node.
 func (n *Node) lives() (lines []string) {
+	if n.client == nil {
+		return nil
+	}
 	for _, s := range n.fleet.GetServers() {
 		remain := "it is not known how many connections live"
 		if connections := s.Connections; connections != nil || s.ConnectionsExact { // 0 is left out
@@ -98,8 +113,11 @@ func (n *Node) lives() (lines []string) {
 
 // quiet reports whether nothing lives, as far as controllers know. What they do not know the agent here may count.
 func (n *Node) quiet(here *counted) bool {
+	if n.client == nil { // they do not tell any more
+		return true
+	}
 	for _, s := range n.fleet.GetServers() {
-		unknown := s.Connections == nil && !s.ConnectionsExact && s.Server.State != "off" && here.services != nil && !slices.Contains(here.services, s.Service)
+		unknown := s.Connections == nil && !s.ConnectionsExact && s.Server.State != "off" && !here.ended && !slices.Contains(here.services, s.Service)
 		if s.GetConnections() > 0 || unknown {
 			return false
 		}
@@ -123,13 +141,15 @@ func (l *Leave) drain(ctx context.Context, n *Node) error {
 			answer, err = n.client.Drain(asked, request)
 			cancel()
 		}
-		if err != nil {
-			return fmt.Errorf("drain it: %w", err)
+		if err == nil {
+			n.fleet = answer
+		} else {
+			l.say("%s is not drained: %v", n.what(), err)
+			n.client, n.unasked = nil, err
 		}
-		for _, line := range answer.Changes {
+		for _, line := range answer.GetChanges() {
 			l.say("%s", line)
 		}
-		n.fleet = answer
 	}
 	if l.Force {
 		return nil
@@ -143,24 +163,27 @@ var errLives = errors.New("nothing was removed: run this again to go on waiting,
 func (l *Leave) settle(ctx context.Context, n *Node, request *ballastv1.LeavingDrainRequest) error {
 	waiting, cancel := context.WithTimeout(ctx, l.Deadline)
 	defer cancel()
-	said, before, steady := "", counted{}, 0
+	said, saidAt, before, steady := "", time.Time{}, counted{}, 0
 	for look := time.NewTicker(askEvery); ; {
-		now := l.count(waiting, n)
+		now := l.count(ctx, n)
 		lines := n.lives()
-		moving := now.known && (now.living > 0 || n.Role == pki.LB && (!before.known || now.forwarded != before.forwarded))
-		if text := now.String(); now.known && (now.living > 0 || n.Role == pki.LB && before.known && moving) {
+		moving := now.living > 0 || n.Role == pki.LB && now.known && (!before.known || now.forwarded != before.forwarded)
+		if text := now.String(); text != "" && (now.living > 0 || n.Role == pki.LB && before.known && moving) {
 			lines = append(lines, text)
 		}
-		if steady++; moving || !n.quiet(&now) {
+		if !now.known && !now.ended {
+			lines = append(lines, "its daemon does not answer")
+		}
+		if steady++; moving || !now.known && !now.ended || !n.quiet(&now) {
 			steady = 0
 		}
 		before = now
-		if steady >= askSteady || !now.known && n.client == nil { // nobody who could tell: the daemon has ended
+		if steady >= askSteady {
 			look.Stop()
 			return nil
 		}
-		if text := strings.Join(lines, "; "); text != said && steady == 0 {
-			said = text
+		if text := strings.Join(lines, "; "); text != said && steady == 0 && time.Since(saidAt) >= sayEvery {
+			said, saidAt = text, time.Now()
 			l.say("%s: %s", n.what(), text)
 		}
 		select {

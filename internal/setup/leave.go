@@ -20,6 +20,7 @@ import (
 // Implementation constants.
 const (
 	askEvery  = 500 * time.Millisecond
+	sayEvery  = 5 * time.Second
 	askSteady = 4                // looks in a row that find nothing: reports of the last packets are on their way
 	askTime   = 10 * time.Second // for controllers to answer
 )

@@ -31,7 +31,7 @@ func (r *reader) served(servers ...string) {
 
 var counted = regexp.MustCompile(`(?m)^ *(\d+) (m1|m2|lost)$`)
 
-// Promise: Following docs/start/two-machines.md on Debian gives a pair of machines of which either serves alone.
+// Promise: Following docs/start/two-machines.md on Debian gives a pair of machines of which either serves alone, and leaves by one command.
 func TestTwoMachinesAreAsTheDocumentSays(t *testing.T) {
 	r := boot(t, "m1 m2 client", packaged(t))
 	begin, first := time.Now(), time.Duration(0)
@@ -84,4 +84,6 @@ func TestTwoMachinesAreAsTheDocumentSays(t *testing.T) {
 	r.power("m1", "on")
 	r.served("m1", "m2")
 	r.on("m1", "ballast ctl --instance c1 node list; ballast ctl --instance c1 server weight web s1 2\n"+until("ssh m2 ballast ctl server list", "s1 .* 2 "))
+	r.on("m2", "ballast leave --yes\n! systemctl is-enabled ballast-lb ballast-agent\n[[ -z $(ls /etc/default/ballast-* /etc/ballast/tls/* 2>/dev/null) ]]")
+	r.served("m1")
 }

@@ -26,13 +26,15 @@ struct { /* old ones go by themselves, and what is late for them leaves */
 	__type(value, __u32); /* enum probe_fate */
 } probes SEC(".maps");
 
+volatile __u32 probing; /* there have been probes: else nobody pays for looking */
+
 /* Is it because of a probe? For SYNs, SYN-ACKs and RSTs. */
 static __noinline int is_probe(struct __sk_buff *skb, const struct flow *f)
 {
 	struct flow_key key = {};
 	__u32 *fate;
 
-	if (!f)
+	if (!f || !probing)
 		return 0;
 	flow_key_fill(&key, f);
 	fate = bpf_map_lookup_elem(&probes, &key);

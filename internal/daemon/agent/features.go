@@ -57,7 +57,6 @@ func (f *features) set(s *serving.Serving, ticketKeys map[string]rotation.Servic
 	f.ids.Set(fleetKeys, s.Wanted.QUIC)
 	f.tickets.Set(fleetKeys, ticketKeys, s.Wanted.Sessions, s.Wanted.Begun)
 	f.joins.Set(joinsOf(&s.Wanted, plan.JoinAnnounced), joinsOf(&s.Wanted, plan.JoinKept))
-	f.tracked.Set(s.Wanted.Begun)
 	f.keys.Set(fleetKeys, s.Wanted.Joins, changed)
 	f.keys.SetTickets(f.tickets.Written())
 }

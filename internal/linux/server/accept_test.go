@@ -221,7 +221,7 @@ func TestASYNThatComesAgainGoesWhereTheFirstWent(t *testing.T) {
 			t.Errorf("%s: another connection by the same port was passed on", vip)
 		}
 	}
-	places, err := ebpf.LoadPinnedMap(dir+"/agent-v11/passed_on", nil)
+	places, err := ebpf.LoadPinnedMap(dir+"/"+server.Layout+"/passed_on", nil)
 	progtest.Check(t, err)
 	defer places.Close()
 	age := func(by time.Duration) {

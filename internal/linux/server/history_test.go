@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/linux/progtest"
+	"github.com/ballast-lb/ballast/internal/linux/server"
 )
 
 func TestEveryPacketCarriesTheColumnThatAcceptedIt(t *testing.T) {
@@ -166,7 +167,7 @@ func TestColumnsAreTakenOffExactly(t *testing.T) {
 	dir := r.pins()
 	r.attach(dir)
 	r.prepare()
-	storage, err := ebpf.LoadPinnedMap(dir+"/agent-v11/hold_backs", nil)
+	storage, err := ebpf.LoadPinnedMap(dir+"/"+server.Layout+"/hold_backs", nil)
 	progtest.Check(t, err)
 	t.Cleanup(func() { storage.Close() })
 	before, w := r.rejects(), r.watch()
@@ -294,7 +295,7 @@ func TestColumnsInLongSilences(t *testing.T) {
 	dir := r.pins()
 	r.attach(dir)
 	r.prepare()
-	storage, err := ebpf.LoadPinnedMap(dir+"/agent-v11/hold_backs", nil)
+	storage, err := ebpf.LoadPinnedMap(dir+"/"+server.Layout+"/hold_backs", nil)
 	progtest.Check(t, err)
 	t.Cleanup(func() { storage.Close() })
 	before, w := r.rejects(), r.watch()
@@ -359,7 +360,7 @@ func bare(t *testing.T, client, vip netip.Addr, port uint16, flags byte, sequenc
 
 func (r *offers) columns(dir string) *ebpf.Map {
 	r.t.Helper()
-	columns, err := ebpf.LoadPinnedMap(dir+"/agent-v11/columns", nil)
+	columns, err := ebpf.LoadPinnedMap(dir+"/"+server.Layout+"/columns", nil)
 	progtest.Check(r.t, err)
 	r.t.Cleanup(func() { columns.Close() })
 	return columns

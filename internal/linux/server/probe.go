@@ -46,6 +46,9 @@ const (
 
 // SendProbe has the host receive a probe. It works in the calling thread's network namespace, and from Linux 5.18 on.
 func (s *Server) SendProbe(p *Probe) error {
+	if err := s.objects.Probing.Set(uint32(1)); err != nil {
+		return fmt.Errorf("have programs look for probes: %w", err)
+	}
 	if err := s.objects.Probes.Put(probeKey(p), uint32(ProbeUnanswered)); err != nil {
 		return fmt.Errorf("note a probe of %s: %w", p.Service, err)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/algo/cookie"
 	"github.com/ballast-lb/ballast/internal/linux/progtest"
+	"github.com/ballast-lb/ballast/internal/linux/server"
 )
 
 // held is a connection that says nothing; the server's keepalive probes alone pass.
@@ -106,7 +107,7 @@ func TestServersKeepalivesRenewTheCookieAfterLongSilence(t *testing.T) {
 	r := newRig(t, rigOptions{plain: true})
 	dir := r.pins()
 	r.attach(dir)
-	storage, err := ebpf.LoadPinnedMap(dir+"/agent-v11/hold_backs", nil)
+	storage, err := ebpf.LoadPinnedMap(dir+"/"+server.Layout+"/hold_backs", nil)
 	progtest.Check(t, err)
 	defer storage.Close()
 	before, w := r.rejects(), r.watch()
@@ -155,7 +156,7 @@ func TestAnUpgradeWithAnotherLayoutKeepsTheMarks(t *testing.T) {
 	r.attach(dir)
 	before, w := r.rejects(), r.watch()
 	connections := r.hold()
-	progtest.Check(t, os.Rename(dir+"/agent-v11", dir+"/agent-v0"))
+	progtest.Check(t, os.Rename(dir+"/"+server.Layout, dir+"/agent-v0"))
 	old := r.agent
 	r.attach(dir)
 	progtest.Check(t, old.Close())

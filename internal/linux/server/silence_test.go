@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/ballast-lb/ballast/internal/linux/progtest"
+	"github.com/ballast-lb/ballast/internal/linux/server"
 )
 
 // holdBack is struct hold_back.
@@ -49,7 +50,7 @@ func TestTagsChangeInLongSilences(t *testing.T) {
 		r := newRig(t, rigOptions{table: true, bits: bits, plain: true})
 		dir := r.pins()
 		r.attach(dir)
-		storage, err := ebpf.LoadPinnedMap(dir+"/agent-v11/hold_backs", nil)
+		storage, err := ebpf.LoadPinnedMap(dir+"/"+server.Layout+"/hold_backs", nil)
 		progtest.Check(t, err)
 		t.Cleanup(func() { storage.Close() })
 		r.fleet.Keys.Cookie[2] = [16]byte{9, 9, 9}

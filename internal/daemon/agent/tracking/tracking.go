@@ -34,11 +34,15 @@ func New(instance string, keep bool, log *slog.Logger) *Tracking {
 	return &Tracking{table: untracked.TableOf(instance), keep: keep, log: log}
 }
 
-// Set takes the services, and follows them.
-func (t *Tracking) Set(services []plan.AgentService) {
+// Set takes the services, and follows them. absent are VIPs that this host does not have: their packets may need tracking to be taken at all
+// (kube-proxy), and no socket of this host could be given them.
+func (t *Tracking) Set(services []plan.AgentService, absent []netip.Addr) {
 	t.wanted = nil
 	for _, s := range services {
 		for _, vip := range s.Service.VIPs() {
+			if slices.Contains(absent, vip) {
+				continue
+			}
 			for _, port := range s.Service.Ports {
 				t.wanted = append(t.wanted, netip.AddrPortFrom(vip, port))
 			}

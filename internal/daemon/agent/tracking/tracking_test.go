@@ -76,7 +76,7 @@ func TestTheTableOfUntrackedServicesFollowsThemAndComesBackAfterAFlush(t *testin
 	h := newTrackingHost(t)
 	h.nft(othersTable)
 	mine := New("one", false, slog.New(slog.DiscardHandler))
-	h.do(func() { mine.Set(sessionServices(443, 8443)) })
+	h.do(func() { mine.Set(sessionServices(443, 8443), nil) })
 	for _, want := range []string{"table inet ballast_one", "198.51.100.10 . 443", "198.51.100.10 . 8443", "2001:db8::10 . 443", "notrack", othersTable} {
 		if list := h.nft(""); !strings.Contains(list, want) {
 			t.Errorf("%q is not in %s", want, list)
@@ -93,13 +93,17 @@ func TestTheTableOfUntrackedServicesFollowsThemAndComesBackAfterAFlush(t *testin
 		t.Errorf("after a rule was removed there is %s", list)
 	}
 	next := New("one", false, slog.New(slog.DiscardHandler)) // a process that takes over
-	h.do(func() { next.Set(sessionServices(443)) })
+	h.do(func() { next.Set(sessionServices(443), nil) })
 	if list := h.nft(""); strings.Contains(list, "8443") || !slices.Equal(next.Untracked, []netip.AddrPort{
 		netip.MustParseAddrPort("198.51.100.10:443"), netip.MustParseAddrPort("[2001:db8::10]:443")}) {
 		t.Errorf("of one port %v: %s", next.Untracked, list)
 	}
 	if problems := next.Problems(); len(problems) != 0 {
 		t.Error(problems)
+	}
+	h.do(func() { next.Set(sessionServices(443), []netip.Addr{netip.MustParseAddr("198.51.100.10")}) }) // whose packets only translation takes
+	if list := h.nft(""); strings.Contains(list, "198.51.100.10") || !slices.Equal(next.Untracked, []netip.AddrPort{netip.MustParseAddrPort("[2001:db8::10]:443")}) {
+		t.Errorf("without an address that the host does not have %v: %s", next.Untracked, list)
 	}
 	h.do(func() {
 		if err := New("one", false, slog.New(slog.DiscardHandler)).Leave(); err != nil {
@@ -131,9 +135,9 @@ func handleOf(h *trackingHost, table string) (handle string) {
 func TestAnAgentThatKeepsTrackingMakesNoTableAndNamesTheTranslation(t *testing.T) {
 	h := newTrackingHost(t)
 	before := New("one", false, slog.New(slog.DiscardHandler))
-	h.do(func() { before.Set(sessionServices(443)) })
+	h.do(func() { before.Set(sessionServices(443), nil) })
 	keeps := New("one", true, slog.New(slog.DiscardHandler))
-	h.do(func() { keeps.Set(sessionServices(443)) })
+	h.do(func() { keeps.Set(sessionServices(443), nil) })
 	if list := h.nft(""); list != "" || len(keeps.Untracked) != 0 {
 		t.Errorf("of %v there is %s", keeps.Untracked, list)
 	}
@@ -145,7 +149,7 @@ func TestAnAgentThatKeepsTrackingMakesNoTableAndNamesTheTranslation(t *testing.T
 	if problems := keeps.Problems(); len(problems) != 1 || !strings.Contains(problems[0], "chain c of table others") {
 		t.Errorf("with translation: %v", problems)
 	}
-	h.do(func() { keeps.Set(nil) })
+	h.do(func() { keeps.Set(nil, nil) })
 	if problems := keeps.Problems(); len(problems) != 0 {
 		t.Errorf("without services: %v", problems)
 	}
@@ -160,7 +164,7 @@ var unmakeable = strings.Repeat("x", 300)
 func TestWhereTheTableCannotBeMadeAndTheKernelTranslatesConnectionsAreLost(t *testing.T) {
 	h := newTrackingHost(t)
 	mine := New(unmakeable, false, slog.New(slog.DiscardHandler))
-	h.do(func() { mine.Set(sessionServices(443)) })
+	h.do(func() { mine.Set(sessionServices(443), nil) })
 	if problems := mine.Problems(); len(problems) != 1 || mine.Resets != "" {
 		t.Errorf("without translation: %v, %q", problems, mine.Resets)
 	}
@@ -211,7 +215,7 @@ func TestTranslationByIptablesLegacyIsSeen(t *testing.T) {
 	h := newTrackingHost(t)
 	keeps := New("one", true, slog.New(slog.DiscardHandler))
 	h.do(func() {
-		keeps.Set(sessionServices(443))
+		keeps.Set(sessionServices(443), nil)
 		if problems := keeps.Problems(); len(problems) != 0 {
 			t.Errorf("without translation: %v", problems)
 		}

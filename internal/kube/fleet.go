@@ -31,22 +31,22 @@ type fleet struct {
 	progress func() // called before each change
 }
 
-// read returns all services of the fleet.
-func (f *fleet) read(ctx context.Context) ([]model.Service, error) {
+// read returns the fleet, services of all owners and load balancers.
+func (f *fleet) read(ctx context.Context) (model.Fleet, error) {
 	ctx, cancel := context.WithTimeout(ctx, fleetTimeout)
 	defer cancel()
 	answer, err := f.client.GetFleet(ctx, &ballastv1.GetFleetRequest{})
 	if err != nil {
-		return nil, fmt.Errorf("read the fleet: %w", err)
+		return model.Fleet{}, fmt.Errorf("read the fleet: %w", err)
 	}
 	if answer.Unconfirmed != "" {
-		return nil, fmt.Errorf("read the fleet: what the controller has may be old: %s", answer.Unconfirmed)
+		return model.Fleet{}, fmt.Errorf("read the fleet: what the controller has may be old: %s", answer.Unconfirmed)
 	}
 	read, err := api.FleetFromProto(answer, nil)
 	if err != nil {
-		return nil, fmt.Errorf("read the fleet: %w: are the controllers of a newer version?", err)
+		return model.Fleet{}, fmt.Errorf("read the fleet: %w: are the controllers of a newer version?", err)
 	}
-	return read.Services, nil
+	return read, nil
 }
 
 // difference is a service as it is and as it should be; nil: it is not, or should not be.

@@ -27,13 +27,16 @@ import (
 
 func TestAServiceIsInTheFleetUntilItIsDeleted(t *testing.T) {
 	w := newWorld(t, node(1), node(2), service("web"), slice("web", 1))
+	router := &ballastv1.BGP{As: 64600, NeighborAs: 64512, Neighbors: []string{"203.0.113.0"}} // an address that no Service gets
+	_, err := w.fleet.Apply(t.Context(), &ballastv1.ApplyRequest{Force: true, Nodes: []*ballastv1.Node{{Name: "lb1", Bgp: router}}})
+	fleettest.Require(t, err)
 	p := w.start("a")
 	w.await("default:web:tcp", "n1*1")
-	fleettest.Await(t, "its address is in the status", func() bool { return w.address("web") == "203.0.113.0" })
+	fleettest.Await(t, "its address is in the status", func() bool { return w.address("web") == "203.0.113.1" })
 	if s := w.service("web"); !slices.Contains(s.Finalizers, mapping.DefaultClass) || *s.Status.LoadBalancer.Ingress[0].IPMode != corev1.LoadBalancerIPModeVIP {
 		t.Errorf("have %+v", s)
 	}
-	fleettest.Await(t, "an Event names it", func() bool { return w.saw("Address", "203.0.113.0") })
+	fleettest.Await(t, "an Event names it", func() bool { return w.saw("Address", "203.0.113.1") })
 	p.awaitReady()
 	w.put(slice("web", 1, 2, 2))
 	w.await("default:web:tcp", "n1*1 n2*2")
@@ -47,7 +50,7 @@ func TestAServiceIsInTheFleetUntilItIsDeleted(t *testing.T) {
 	fleettest.Await(t, "metrics count it", func() bool {
 		_, text := p.get("/metrics")
 		return strings.Contains(text, "ballast_kube_services_refused 1") && strings.Contains(text, "ballast_kube_services_without_endpoints 1") &&
-			strings.Contains(text, "ballast_kube_services 1") && strings.Contains(text, `ballast_kube_pool_addresses_used{pool="public"} 1`)
+			strings.Contains(text, "ballast_kube_services 1") && strings.Contains(text, `ballast_kube_pool_addresses_used{pool="public"} 2`)
 	})
 	_, text := p.get("/metrics")
 	metricstest.Check(t, text)

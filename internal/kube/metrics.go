@@ -15,7 +15,7 @@ var (
 	keptMetric      = prometheus.NewDesc("ballast_kube_services_without_endpoints", "Services that keep their last servers because no endpoint is known.", nil, nil)
 	vanishedMetric  = prometheus.NewDesc("ballast_kube_services_vanished", "Services that are kept although the cluster has no Service of the class any more, and none was deleted.", nil, nil)
 	addressesMetric = prometheus.NewDesc("ballast_kube_pool_addresses", "Addresses of a pool.", []string{"pool"}, nil)
-	usedMetric      = prometheus.NewDesc("ballast_kube_pool_addresses_used", "Addresses of a pool that services have, those of other owners included.", []string{"pool"}, nil)
+	usedMetric      = prometheus.NewDesc("ballast_kube_pool_addresses_used", "Addresses of a pool that services have, those of other owners included, or hosts.", []string{"pool"}, nil)
 	passesMetric    = prometheus.NewDesc("ballast_kube_passes_total", "Comparisons of the cluster with the fleet, by result: done, or failed. Failed ones are repeated.", []string{"result"}, nil)
 	doneMetric      = prometheus.NewDesc("ballast_kube_last_pass_timestamp_seconds", "When the fleet and the cluster were last in step; absent before, and on replicas that never led.", nil, nil)
 )

@@ -112,14 +112,14 @@ func pause(ctx context.Context, d time.Duration) bool {
 }
 
 // read asks controllers for the fleet, and notes whether they have answered.
-func (r *reconciler) read(ctx context.Context) ([]model.Service, error) {
-	services, err := r.fleet.read(ctx)
+func (r *reconciler) read(ctx context.Context) (model.Fleet, error) {
+	fleet, err := r.fleet.read(ctx)
 	r.note(func(o *outcome) {
 		if o.unreached = err; err == nil {
 			o.reached = time.Now()
 		}
 	})
-	return services, err
+	return fleet, err
 }
 
 func (r *reconciler) progress() { r.note(func(o *outcome) { o.progress = time.Now() }) }
@@ -148,10 +148,10 @@ func (r *reconciler) pass(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	in.Fleet = have
+	in.Fleet, in.Balancers = have.Services, have.Nodes
 	out := mapping.Map(r.options, in)
-	want, failed := r.secure(ctx, &out, have)
-	refused, err := r.fleet.apply(ctx, have, want)
+	want, failed := r.secure(ctx, &out, have.Services)
+	refused, err := r.fleet.apply(ctx, have.Services, want)
 	if err != nil {
 		return errors.Join(append(failed, err)...)
 	}

@@ -55,6 +55,7 @@ func (m *mapping) allocate() {
 			m.taken[a] = append(m.taken[a], holder{owner: "service " + s.Name + " of the fleet"})
 		}
 	}
+	m.findHosts()
 	cursors := map[string][2]*cursor{}
 	for i := range m.Pools {
 		cursors[m.Pools[i].Name] = [2]*cursor{newCursor(&m.Pools[i], true), newCursor(&m.Pools[i], false)}
@@ -70,6 +71,32 @@ func (m *mapping) allocate() {
 	}
 	for _, s := range without {
 		m.give(s, cursors)
+	}
+}
+
+// findHosts notes who has addresses of its own: nodes of the cluster, and servers, load balancers and routers of the fleet.
+func (m *mapping) findHosts() {
+	m.hosts = make(map[netip.Addr]string, len(m.in.Nodes))
+	for _, n := range m.in.Nodes {
+		for _, address := range n.Status.Addresses {
+			if a, err := netip.ParseAddr(address.Address); err == nil {
+				m.hosts[a] = "node " + n.Name
+			}
+		}
+	}
+	for i := range m.in.Balancers {
+		n := &m.in.Balancers[i]
+		m.hosts[n.Address] = "load balancer " + n.Name
+		for j := range n.BGP.Neighbors {
+			m.hosts[n.BGP.Neighbors[j].Address] = "a BGP neighbor of load balancer " + n.Name
+		}
+	}
+	for i := range m.in.Fleet {
+		for j := range m.in.Fleet[i].Servers {
+			if server := &m.in.Fleet[i].Servers[j]; m.hosts[server.Address] == "" {
+				m.hosts[server.Address] = "server " + server.Name + " of service " + m.in.Fleet[i].Name
+			}
+		}
 	}
 }
 
@@ -132,6 +159,9 @@ func (m *mapping) whyNot(s *ours, a netip.Addr) string {
 				return fmt.Sprintf("%s is the address of %s, which has port %s, too", a, h.owner, port)
 			}
 		}
+	}
+	if host := m.hosts[a]; host != "" && !(s.inFleet && slices.Contains(s.held, a)) { // what a Service has, no node takes from it
+		return fmt.Sprintf("%s is the address of %s", a, host)
 	}
 	return ""
 }
@@ -240,7 +270,7 @@ func (m *mapping) fresh(s *ours, four bool, cursors map[string][2]*cursor) (neti
 	}
 	for i := range m.Pools {
 		if p := &m.Pools[i]; m.mayUse(s, p) {
-			if a, ok := cursors[p.Name][family].free(func(a netip.Addr) bool { return len(m.taken[a]) > 0 }); ok {
+			if a, ok := cursors[p.Name][family].free(func(a netip.Addr) bool { return len(m.taken[a]) > 0 || m.hosts[a] != "" }); ok {
 				return a, true
 			}
 		}

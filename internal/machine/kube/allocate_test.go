@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -284,26 +285,111 @@ func TestTheLargestClusterIsMapped(t *testing.T) {
 	}
 }
 
-func TestAServiceThatContradictsTheFleetWaitsAlone(t *testing.T) {
+// Promise: No Service gets an address that a host has, and a node at the address of a service is no server: neither stops other Services.
+func TestAddressesOfHostsAndServicesStayApart(t *testing.T) {
 	o := options(t)
-	in := one(service("web"))
-	in.Services = append(in.Services, service("other", younger(1)))
-	in.Nodes[0].Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "203.0.113.1"}} // the VIP of the other
-	before := in
-	before.Nodes = []*corev1.Node{node(1)}
-	for what, fleet := range map[string][]model.Service{"both are new": nil, "both are there": after(Map(o, before))} {
-		in.Fleet = fleet
+	moved := func(n *corev1.Node) {
+		n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "203.0.113.1"}}
+	}
+	neighbor := model.Node{Name: "lb1", BGP: model.BGP{Neighbors: []model.Neighbor{{Address: netip.MustParseAddr("203.0.113.1")}}}}
+	theirs := model.Service{Name: "people's", VIP: netip.MustParseAddr("198.51.100.1"), Ports: []uint16{80}, Protocol: model.ProtocolTCP,
+		Servers: []model.Server{{Name: "s1", ID: 1, Address: netip.MustParseAddr("203.0.113.1"), Weight: 1}}}
+	theirs.ApplyDefaults()
+	for whose, c := range map[string]struct {
+		change func(*Input)
+	}{
+		"node n2":                       {func(in *Input) { in.Nodes[1] = node(2, moved) }},
+		"server s1 of service people's": {func(in *Input) { in.Fleet = append(in.Fleet, theirs) }},
+		"load balancer lb1": {func(in *Input) {
+			in.Balancers = []model.Node{{Name: "lb1", Address: netip.MustParseAddr("203.0.113.1")}}
+		}},
+		"a BGP neighbor of load balancer lb1":  {func(in *Input) { in.Balancers = []model.Node{neighbor} }},
+		"server n1 of service default:web:tcp": {func(in *Input) { in.Fleet[0].Servers[0].Address = netip.MustParseAddr("203.0.113.1") }},
+	} {
+		in := one(service("web"))
+		in.Fleet = after(Map(o, in))
+		c.change(&in)
+		in.Slices = append(in.Slices, slice("web", endpoint(3, "10.9.0.3", "ready")))
+		in.Services = append(in.Services, service("other", younger(1)), service("asks", younger(2), annotated("vip", "203.0.113.1")))
 		out := Map(o, in)
-		if !strings.Contains(strings.Join(events(out), "\n"), "web Invalid: default:web:tcp: servers[0].address: 203.0.113.1 is the vip of service default:other:tcp") ||
-			serversText(find(t, out, "default:other:tcp")) != "" || out.Refused != 1 || len(out.Services) != 1+len(fleet)/2 {
-			t.Errorf("%s: have %v, events %q", what, out.Services, events(out))
+		if have := addresses(out, "other") + " " + addresses(out, "asks"); have != "203.0.113.2 " {
+			t.Errorf("%s: have %s", whose, have)
 		}
-		if fleet != nil && serversText(find(t, out, "default:web:tcp")) != "n1=10.0.0.1*1 active" {
-			t.Errorf("%s: have %v", what, out.Services)
+		if all := strings.Join(events(out), "\n"); all != "asks NoAddress: 203.0.113.1 is the address of "+whose {
+			t.Errorf("%s: events %s", whose, all)
+		}
+		if have := serversText(find(t, out, "default:web:tcp")); have != "n1=10.0.0.1*1 active, n3=10.0.0.3*1 active" {
+			t.Errorf("%s: web has %s", whose, have)
+		}
+		if use := out.Pools[0]; use.Used != 3 {
+			t.Errorf("%s: %d addresses are used", whose, use.Used)
 		}
 	}
+	in := one(service("web"))
+	in.Services = append(in.Services, service("other", younger(1)))
+	in.Fleet = after(Map(o, in))
+	in.Nodes[1] = node(2, moved)
+	in.Slices = append(in.Slices, slice("web", endpoint(2, "10.9.0.2", "ready"), endpoint(3, "10.9.0.3", "ready")))
+	out := Map(o, in)
+	if have := serversText(find(t, out, "default:web:tcp")); have != "n1=10.0.0.1*1 active, n3=10.0.0.3*1 active" || addresses(out, "other") != "203.0.113.1" || out.Refused > 0 {
+		t.Errorf("a node comes to the address of a service: %s, %s", have, addresses(out, "other"))
+	}
+	if all := events(out); len(all) != 1 || !strings.HasPrefix(all[0], "web Node: n2 has the address of a service") {
+		t.Errorf("a node comes to the address of a service: events %q", all)
+	}
+}
+
+// Promise: One that goes on with forward: srv6 reaches nodes by IPv6, also where the Service is of IPv4.
+func TestServersByIPv6FollowPodsWhileTheirServiceIsRefused(t *testing.T) {
+	in := one(service("web", annotated("forward", "srv6")))
+	in.Fleet = after(Map(options(t), in))
+	in.Services = []*corev1.Service{service("web", annotated("forward", "srv6"), annotated("colour", "red"))}
+	in.Slices = []*discoveryv1.EndpointSlice{slice("web", endpoint(2, "10.9.0.2", "ready"))}
+	out := Map(options(t), in)
+	if have := serversText(find(t, out, "default:web:tcp")); have != "n2=fd00::2*1 active" || out.Refused != 1 {
+		t.Errorf("have %s, events %q", have, events(out))
+	}
+}
+
+// Promise: What is wrong of both services of a Service takes away the new one of them, in whatever order it is looked at.
+func TestANewServiceThatContradictsTheFleetWaitsWhateverElseDoes(t *testing.T) {
+	of := &ours{Service: service("dns")}
+	wrong := errors.Join(&model.Invalid{Path: "services[0].ports"}, &model.Invalid{Path: "services[1].ports"})
+	for range 100 { // orders of a map
+		before := &model.Service{Name: "tcp"}
+		m := &mapping{entries: []entry{{Service: *before, of: of, before: before, last: true}, {Service: model.Service{Name: "udp"}, of: of}}}
+		if m.settle(wrong, 0); len(m.entries) != 1 || m.entries[0].Name != "tcp" {
+			t.Fatalf("left are %d", len(m.entries))
+		}
+	}
+}
+
+func TestAServiceThatContradictsTheFleetWaitsAlone(t *testing.T) {
+	o := options(t)
+	wide := func(name string, first int32, change ...func(*corev1.Service)) *corev1.Service { // of 9 ranges of ports
+		s := service(name, append(change, annotated("sharing-key", "x"))...)
+		s.Spec.Ports = nil
+		for i := range int32(9) {
+			s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Port: first + 10*i}, corev1.ServicePort{Port: first + 10*i + 1})
+		}
+		return s
+	}
+	in := one(wide("web", 1000))
+	in.Services = append(in.Services, wide("other", 2000, younger(1)))
+	out := Map(o, in)
+	if all := strings.Join(events(out), "\n"); len(out.Services) != 1 || out.Refused != 1 || !strings.HasPrefix(all, "other Invalid: default:other:tcp: ports: more than 16 ranges") {
+		t.Errorf("both are new: have %v, events %s", out.Services, all)
+	}
+	narrow := service("other", younger(1), annotated("sharing-key", "x"), port(2000))
+	in.Services[1] = narrow
+	in.Fleet = after(Map(o, in))
+	in.Services[1] = wide("other", 2000, younger(1))
+	out = Map(o, in)
+	if s := find(t, out, "default:other:tcp"); out.Refused != 1 || s.PortsText() != "2000" {
+		t.Errorf("both are there: have %v, events %q", out.Services, events(out))
+	}
 	foreign := model.Service{Name: "default:web:tcp", VIP: netip.MustParseAddr("198.51.100.1"), Ports: []uint16{80}, Protocol: model.ProtocolTCP}
-	out := Map(o, Input{Services: []*corev1.Service{service("web")}, Fleet: []model.Service{foreign}})
+	out = Map(o, Input{Services: []*corev1.Service{service("web")}, Fleet: []model.Service{foreign}})
 	if len(out.Services) != 0 || !strings.Contains(strings.Join(events(out), "\n"), "the fleet has a service default:web:tcp already, which is not of kube") {
 		t.Errorf("have %v, events %q", out.Services, events(out))
 	}

@@ -48,7 +48,7 @@ func (m *mapping) build(s *ours) {
 // goOn is a service as the fleet has it, with servers as they are now.
 func (m *mapping) goOn(s *ours, before *model.Service) entry {
 	e := entry{Service: before.Clone(), of: s, before: before}
-	e.Servers = m.servers(s, m.prefer4(s, before.VIPs()), before.Forward == model.ForwardSRv6)
+	e.Servers = m.servers(s, before.VIPs(), before.Forward == model.ForwardSRv6)
 	m.keepLast(s, &e)
 	if m.objections(&e) != "" {
 		e.Service, e.last = before.Clone(), true
@@ -91,7 +91,7 @@ func (m *mapping) make(s *ours, protocol model.Protocol) (e entry, why string) {
 			}
 		}
 	}
-	e.Servers = m.servers(s, m.prefer4(s, s.vips) && e.Forward != model.ForwardSRv6, e.Forward == model.ForwardSRv6)
+	e.Servers = m.servers(s, s.vips, e.Forward == model.ForwardSRv6)
 	m.keepLast(s, &e)
 	e.complete(s)
 	if why = m.objections(&e); why == "" {
@@ -268,11 +268,11 @@ func (m *mapping) settle(err error, others int) bool {
 		if e.of != nil {
 			m.refuse(e.of, ReasonInvalid, e.Name+": "+strings.Join(reasons, "; "))
 		}
-		if e.before == nil || e.last {
-			gone[e.of] = e.before == nil
-			continue
+		if e.before == nil {
+			gone[e.of] = true
+		} else if !e.last {
+			e.Service, e.last = e.before.Clone(), true
 		}
-		e.Service, e.last = e.before.Clone(), true
 	}
 	m.entries = slices.DeleteFunc(m.entries, func(e entry) bool { return e.before == nil && gone[e.of] })
 	return len(why) > 0

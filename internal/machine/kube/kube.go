@@ -33,10 +33,11 @@ type Options struct {
 
 // Input is a cluster and a fleet, as they are. Nothing of it is changed.
 type Input struct {
-	Services []*corev1.Service
-	Slices   []*discoveryv1.EndpointSlice
-	Nodes    []*corev1.Node
-	Fleet    []model.Service // of all owners
+	Services  []*corev1.Service
+	Slices    []*discoveryv1.EndpointSlice
+	Nodes     []*corev1.Node
+	Fleet     []model.Service // of all owners
+	Balancers []model.Node    // of the fleet
 }
 
 // Output is what should be.
@@ -149,6 +150,7 @@ type mapping struct {
 	released bool                      // a Service is being deleted, or is ours no more
 	cluster  cluster
 	taken    map[netip.Addr][]holder
+	hosts    map[netip.Addr]string   // whose addresses no Service gets, for people
 	sharing  map[string][]netip.Addr // addresses by sharing key
 	entries  []entry
 	out      Output

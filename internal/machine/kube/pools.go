@@ -23,7 +23,7 @@ type Range struct{ First, Last netip.Addr }
 type PoolUse struct {
 	Name      string
 	Addresses float64 // as many as there are
-	Used      int
+	Used      int     // by services and hosts
 }
 
 // ParseRange reads a prefix, an address, or the first and the last address: 203.0.113.0/28, 203.0.113.8, 203.0.113.8-203.0.113.15. The error
@@ -172,6 +172,11 @@ func (m *mapping) use() (list []PoolUse) {
 	used := map[*Pool]int{}
 	for a, holders := range m.taken {
 		if len(holders) > 0 {
+			used[m.pool(a)]++
+		}
+	}
+	for a := range m.hosts {
+		if len(m.taken[a]) == 0 {
 			used[m.pool(a)]++
 		}
 	}

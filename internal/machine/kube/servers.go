@@ -78,15 +78,16 @@ func (m *mapping) endpointsOf(s *ours) map[string]*endpoints {
 	return found
 }
 
-// servers are the nodes with endpoints of a Service, by name. prefer4: by which of its addresses load balancers reach a node that has both.
+// servers are the nodes with endpoints of a Service at vips, by name. only6: load balancers reach nodes by IPv6 alone.
 // Endpoints that end and still serve are drained, unless no others are left: then nodes pass new connections on to these.
-func (m *mapping) servers(s *ours, prefer4 bool, only6 bool) (servers []model.Server) {
+func (m *mapping) servers(s *ours, vips []netip.Addr, only6 bool) (servers []model.Server) {
+	prefer4 := !only6 && m.prefer4(s, vips)
 	found := m.endpointsOf(s)
 	ready := false
 	for name, e := range found {
 		ready = ready || most(e.ready) > 0 && m.cluster.nodes[name] != nil && !excluded(m.cluster.nodes[name])
 	}
-	var unreachable []string
+	var unreachable, looping []string
 	for name, e := range found {
 		node := m.cluster.nodes[name]
 		weight, state := most(e.ready), model.StateActive
@@ -103,6 +104,10 @@ func (m *mapping) servers(s *ours, prefer4 bool, only6 bool) (servers []model.Se
 			unreachable = append(unreachable, name)
 			continue
 		}
+		if len(m.taken[address]) > 0 {
+			looping = append(looping, name)
+			continue
+		}
 		if excluded(node) {
 			state = model.StateDraining
 		}
@@ -112,6 +117,10 @@ func (m *mapping) servers(s *ours, prefer4 bool, only6 bool) (servers []model.Se
 	if slices.Sort(unreachable); len(unreachable) > 0 {
 		m.event(s, ReasonNode, fmt.Sprintf("%s no InternalIP in status.addresses%s: load balancers cannot reach it",
 			model.Some(unreachable)+map[bool]string{true: " has", false: " have"}[len(unreachable) == 1], map[bool]string{true: " of IPv6, which forward: srv6 needs"}[only6]))
+	}
+	if slices.Sort(looping); len(looping) > 0 {
+		m.event(s, ReasonNode, fmt.Sprintf("%s the address of a service in status.addresses: packets would loop",
+			model.Some(looping)+map[bool]string{true: " has", false: " have"}[len(looping) == 1]))
 	}
 	return servers
 }

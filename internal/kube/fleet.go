@@ -36,6 +36,9 @@ func (f *fleet) read(ctx context.Context) (model.Fleet, error) {
 	ctx, cancel := context.WithTimeout(ctx, fleetTimeout)
 	defer cancel()
 	answer, err := f.client.GetFleet(ctx, &ballastv1.GetFleetRequest{})
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		err = fmt.Errorf("no controller has answered within %v", fleetTimeout)
+	}
 	if err != nil {
 		return model.Fleet{}, fmt.Errorf("read the fleet: %w", err)
 	}

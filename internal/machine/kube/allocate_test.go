@@ -137,9 +137,8 @@ func TestPoolsAreReadAndCounted(t *testing.T) {
 type world struct {
 	*rapid.T
 	Options
-	in       Input
-	born     int
-	restarts int
+	in   Input
+	born int
 }
 
 func (w *world) draw(what string, most int) int { return rapid.IntRange(0, most).Draw(w.T, what) }

@@ -19,7 +19,9 @@ func TestLimitsOfSourcesThatCannotWorkAreRefused(t *testing.T) {
 		{"replicated", limited(func(s *Service) { s.Affinity, s.Fallback = AffinityReplicated, FallbackHash }), "services[0].source_limit.rate", "use affinity: cookie"},
 		{"datagrams", limited(func(s *Service) {
 			s.Protocol, s.Affinity, s.Fallback, s.Dispatch = ProtocolUDP, AffinityHash, FallbackHash, DispatchMaglev
-		}), "services[0].source_limit.rate", "local-table or quic"},
+		}), "services[0].source_limit.rate", "local-table"},
+		{"QUIC", limited(func(s *Service) { s.Protocol, s.Affinity, s.Fallback = ProtocolUDP, AffinityQUIC, FallbackHash }), "services[0].source_limit.rate", "Retry"},
+		{"subflows", limited(func(s *Service) { s.MPTCP = MPTCP{FirstPort: 40000, Ports: 64} }), "services[0].source_limit.rate", "subflows"},
 	})
 }
 

@@ -105,7 +105,7 @@ var Placement = []Field[place]{
 // SourceLimit are the fields of how many connections a client may begin.
 var SourceLimit = []Field[source]{
 	{Key: "rate", Value: number(func(l *source) *uint32 { return &l.Rate }, "number", 1, model.MaxSourceRate), Default: "no limit",
-		Doc: "new connections per second from one source, per load balancer and VIP; more are dropped", More: "With `session: tls` or an active `syn_proxy`, completed handshakes count; else SYNs, first datagrams and QUIC packets with an unknown id"},
+		Doc: "new connections per second from one source, per load balancer and VIP; more are dropped", More: "With `session: tls` or an active `syn_proxy`, completed handshakes count; else SYNs and first datagrams"},
 	{Key: "burst", Value: number(func(l *source) *uint32 { return &l.Burst }, "number", 1, model.MaxSourceRate*model.MaxSourceBurstTime), Default: "the rate",
 		Doc: "new connections that a source may begin at once"},
 	{Key: "ipv4_prefix", Value: number(func(l *source) *uint8 { return &l.IPv4Prefix }, "bits", 1, 32), Default: fmt.Sprint(model.DefaultIPv4Prefix),

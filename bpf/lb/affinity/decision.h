@@ -39,7 +39,8 @@ inline_always _Bool begins_here(const struct packet *p, const struct decision *d
 		return !d->carried.plain;
 	if (is_syn(p) && !answers_syns(d->service))
 		return 0;
-	return why == FORWARDED_NEW || why == FORWARDED_NO_TIMESTAMP ||
+	/* Options that we cannot read hosts may: to them they are none. */
+	return why == FORWARDED_NEW || why == FORWARDED_NO_TIMESTAMP || why == FORWARDED_BAD_OPTIONS ||
 	       (why == FORWARDED_NO_ECHO && d->service->flags & SERVICE_SESSION);
 }
 

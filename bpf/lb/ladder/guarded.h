@@ -12,12 +12,14 @@
 #include "lb/affinity/decision.h"
 
 /* Is the packet of a connection that this or another load balancer let begin? Anybody can show a connection id in a
- * long header. */
-inline_always _Bool has_begun(const struct decision *d, enum verdict verdict)
+ * long header, and a SYN of ports that are known begins another connection. */
+inline_always _Bool has_begun(const struct packet *p, const struct decision *d, enum verdict verdict)
 {
 	if (verdict == FORWARDED_BY_COOKIE || verdict == FORWARDED_BY_OLDER_KEY)
 		return d->service->affinity != AFFINITY_QUIC || !d->carried.is_long;
-	return verdict == FORWARDED_BY_LOCAL_TABLE || verdict == FORWARDED_BY_CLOSING || verdict == FORWARDED_STARTING;
+	if (verdict == FORWARDED_BY_LOCAL_TABLE)
+		return p->protocol != IPPROTO_TCP || !is_syn(p);
+	return verdict == FORWARDED_BY_CLOSING || verdict == FORWARDED_STARTING;
 }
 
 /* Is it the first packet of a connection, and not yet counted? Where one of us answers SYNs, a source counts once it
@@ -38,7 +40,7 @@ inline_always enum verdict guard(const struct packet *p, struct decision *d, enu
 {
 	const struct service *service = d->service;
 
-	if (has_begun(d, verdict))
+	if (has_begun(p, d, verdict))
 		return verdict;
 	if (service->allow && !is_allowed(p, service))
 		verdict = DROPPED_NOT_ALLOWED;

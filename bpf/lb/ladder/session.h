@@ -56,6 +56,23 @@ inline_always enum verdict session_again(const struct session_begun *begun)
 	return session_found_held(begun->id, FORWARDED_STARTING, detour ? begun->held : 0, begun->generation, detour);
 }
 
+#define REPEATS_FREE 8 /* more than a client sends its first segment again (RFC 6298), and a network twice */
+
+/* The first segment of a connection that has begun: does it come again as a client sends it again, or as a source does
+ * that wants another connection for it? While it may take the detour behind what was held, the counter is that. */
+inline_always _Bool repeats_freely(struct session_begun *before)
+{
+	if (before->held) {
+		if ((__u16)(session_now() - before->at) < HOLD_DETOUR_TIME)
+			return 1;
+		before->held = before->generation = 0;
+	}
+	if (before->generation >= REPEATS_FREE)
+		return 0;
+	before->generation++;
+	return 1;
+}
+
 /* VERDICT_CONTINUE: lb_session decides. A global function: see steer_slow. */
 __noinline int steer_by_session(const struct packet *p, const struct service *service, struct decision *decided)
 {

@@ -59,6 +59,7 @@ __noinline int steer_slow(const struct packet *p, const struct service *service,
 		return DROPPED_MALFORMED;
 	d.carried = decided->carried;
 	d.quoted = decided->quoted;
+	d.owner_known = decided->owner_known;
 	verdict = steer(p, &d);
 	decided->id = d.id;
 	decided->verdict = d.verdict;

@@ -15,19 +15,23 @@
 /* The client has proved that it has our answer. It may do so again. */
 inline_always int proxied_begins(const struct session_work *w, const struct service *service)
 {
-	const struct session_begun *before = session_begun_find(w->hash);
+	struct session_begun *before = session_begun_find(w->hash);
+	_Bool again = before && before->sequence == w->sequence;
 	struct session_begun begun = { .sequence = w->sequence, .id = w->fallback };
 	const struct server *server = server_by_id(service, w->fallback);
 
-	if (w->echo && before && before->sequence == w->sequence)
-		return session_again(before);
-	if (is_over_source_limit(&w->packet, service))
+	if (!(again && repeats_freely(before)) && is_over_source_limit(&w->packet, service))
 		return DROPPED_SOURCE_LIMIT;
-	if (!w->echo) /* later packets go by placement as well, and the first one with data counts again */
+	if (again && w->echo)
+		return session_again(before);
+	begun.at = session_now();
+	if (!w->echo) { /* later packets go by placement as well */
+		if (!again && service->source_step)
+			session_begun_put(w->hash, &begun);
 		return session_found(w->fallback, FORWARDED_NO_TIMESTAMP);
+	}
 	if (!server)
 		return DROPPED_NO_SERVER;
-	begun.at = session_now();
 	session_begun_put(w->hash, &begun);
 	load_begin(service, w->fallback, server);
 	return session_found(w->fallback, FORWARDED_NEW);

@@ -51,7 +51,8 @@ inline_always int session_read(struct xdp_md *ctx, struct session_work *w, __u32
 __noinline int session_hello(struct xdp_md *ctx, struct session_work *w, const struct service *service,
 			     const struct session_config *config)
 {
-	const struct session_begun *before;
+	struct session_begun *before;
+	_Bool again;
 	struct session_begun begun = {};
 	enum verdict verdict;
 	const struct server *server;
@@ -64,10 +65,11 @@ __noinline int session_hello(struct xdp_md *ctx, struct session_work *w, const s
 	w->outcome = HELLO_MORE;
 	if (w->begins) {
 		before = session_begun_find(w->hash);
-		if (before && before->sequence == w->base) /* it comes again, and is no other connection */
-			return session_again(before);
-		if (is_over_source_limit(&w->packet, service))
+		again = before && before->sequence == w->base; /* and is no other connection */
+		if (!(again && repeats_freely(before)) && is_over_source_limit(&w->packet, service))
 			return DROPPED_SOURCE_LIMIT;
+		if (again)
+			return session_again(before);
 		w->outcome = w->echo ? session_read(ctx, w, w->payload)
 				     : HELLO_NOT_TLS; /* without timestamps only placement finds the connection again */
 	}
@@ -90,7 +92,7 @@ __noinline int session_hello(struct xdp_md *ctx, struct session_work *w, const s
 	begun.sequence = w->base;
 	begun.id = id;
 	begun.held = w->held;
-	begun.generation = w->generation;
+	begun.generation = w->held ? w->generation : 0;
 	begun.at = session_now();
 	session_begun_put(w->hash, &begun);
 	load_begin(service, id, server);

@@ -180,7 +180,7 @@ func (l *Leave) plan(ctx context.Context, n *Node) {
 	}
 	l.say("  the data path of instance %s is removed", n.Instance)
 	if n.client != nil {
-		l.say("  its certificates are revoked, and it is forgotten as a node")
+		l.say("  its certificate is revoked, and it is forgotten as a node")
 	}
 	if files := n.files(); len(files) > 0 {
 		l.say("  these are removed: %s", strings.Join(files, " "))
@@ -271,7 +271,7 @@ func (l *Leave) leave(ctx context.Context, n *Node) error {
 	return nil
 }
 
-// depart has controllers revoke the certificates, and returns what they could not do.
+// depart has controllers revoke the certificate, and returns what they could not do.
 func (l *Leave) depart(ctx context.Context, n *Node) (remains []string) {
 	const ctl = "`ballast ctl "
 	if n.client != nil {

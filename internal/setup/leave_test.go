@@ -68,7 +68,7 @@ func TestAMachineLeaves(t *testing.T) {
 	before := contents(t, node.path("tls")) + contents(t, node.path("default"))
 	said := node.must(node.leaveArguments("--dry-run")...)
 	for _, wanted := range []string{"agent s1 leaves:\n  it is drained by controllers 10.9.0.1:6443\n    server s1 of web (active): ", "nothing was changed", node.path("default", "ballast-agent"), node.path("tls", "ca.crt"),
-		node.path("tls", "s1.key"), node.path("state", "default", "agent.json"), "the data path of instance default is removed", "its certificates are revoked"} {
+		node.path("tls", "s1.key"), node.path("state", "default", "agent.json"), "the data path of instance default is removed", "its certificate is revoked"} {
 		if !strings.Contains(said, wanted) {
 			t.Errorf("a dry run does not say %q: %s", wanted, said)
 		}
@@ -93,7 +93,7 @@ func TestAMachineLeaves(t *testing.T) {
 	}
 	kill()
 	said = node.must(node.leaveArguments("--yes")...)
-	for _, wanted := range []string{"agent s1: forgotten", "revoked: all certificates of agent s1", "agent s1 has left", "remains to do: `ballast ctl server remove web s1`, and out of the fleet's file"} {
+	for _, wanted := range []string{"agent s1: forgotten", "revoked: the certificate of agent s1 with serial number ", "agent s1 has left", "remains to do: `ballast ctl server remove web s1`, and out of the fleet's file"} {
 		if !strings.Contains(said, wanted) {
 			t.Errorf("it does not say %q: %s", wanted, said)
 		}

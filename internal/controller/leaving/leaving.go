@@ -14,7 +14,6 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
-	"github.com/ballast-lb/ballast/internal/controller/desired"
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/hub"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -32,7 +31,6 @@ const (
 type Options struct {
 	Fleet  ballastv1connect.FleetHandler // as operators are answered
 	Engine *engine.Engine
-	Mirror *desired.Mirror
 	Revoke func(context.Context, *ballastv1.RevokeCertificateRequest) (changes []string, revision uint64, err error)
 	Forget func(ctx context.Context, name string) (changes []string, err error)
 }
@@ -137,8 +135,9 @@ func (l *Leaving) drainNode(ctx context.Context, name string, r *ballastv1.Leavi
 	return answer, nil
 }
 
-// Leave implements ballastv1connect.LeavingHandler. It forgets first: who is revoked hears no answer but that for long. Only who shows the newest
-// certificate of a name ends all of them: a copy of an older one ends itself alone.
+// Leave implements ballastv1connect.LeavingHandler. It forgets first: who is revoked hears no answer but that for long. It revokes the
+// certificate that is shown, and no other: nobody ends another's by a copy of an older one, and the entry is listed until that certificate has ended, not
+// as long as one of a name.
 func (l *Leaving) Leave(ctx context.Context, _ *ballastv1.LeaveRequest) (*ballastv1.LeaveResponse, error) {
 	who := ctx.Value(caller{}).(pki.Identity)
 	by, _ := api.CallerOf(ctx)
@@ -150,14 +149,7 @@ func (l *Leaving) Leave(ctx context.Context, _ *ballastv1.LeaveRequest) (*ballas
 	case connect.CodeOf(err) != connect.CodeNotFound:
 		answer.Remains = append(answer.Remains, textOf(err))
 	}
-	request := &ballastv1.RevokeCertificateRequest{Serial: pki.SerialOf(by.Certificate)}
-	if now := l.o.Mirror.Now(); now != nil {
-		if newest := now.Enrolled[who.Name]; newest != nil && slices.Equal(newest.Chain[0], by.Certificate.Raw) {
-			request = &ballastv1.RevokeCertificateRequest{Name: who.Name, Role: string(who.Role)}
-		}
-	}
-	request.Reason, request.Force, request.LockOut = "it has left", true, true
-	changes, revision, err := l.o.Revoke(ctx, request)
+	changes, revision, err := l.o.Revoke(ctx, &ballastv1.RevokeCertificateRequest{Serial: pki.SerialOf(by.Certificate), Reason: "it has left", Force: true, LockOut: true})
 	if err != nil {
 		return nil, err
 	}

@@ -203,15 +203,23 @@ func (p *Probes) fresh(one *port, now time.Time) bool {
 	return one.known && now.Sub(one.at) <= life+time.Duration(len(p.ports)/perLook)*time.Second
 }
 
-// Lost is why packets of a service to one of its VIPs reach no application, empty: they do, or it is not known.
+// Lost is why packets of all clients of a service to one of its VIPs reach no application, empty: they do, or it is not known. A firewall, or
+// a policy of the network of pods, may drop those of probes alone.
 func (p *Probes) Lost(s *model.Service, vip netip.Addr, now time.Time) string {
+	return p.lost(s, vip, now, func(one *port) bool { return one.fate == server.ProbeReturned })
+}
+
+// lost is why packets to ports of which matters is true are lost, or all to an address.
+func (p *Probes) lost(s *model.Service, vip netip.Addr, now time.Time, matters func(*port) bool) string {
 	if !slices.Contains(p.absent, vip) {
 		return ""
 	}
 	targets := p.targets(s, vip)
 	for _, at := range targets {
 		if one := p.ports[at]; one != nil && p.fresh(one, now) && !taken(one.fate) {
-			return cmp.Or(p.without(vip), one.problem())
+			if why := p.without(vip); why != "" || matters(one) {
+				return cmp.Or(why, one.problem())
+			}
 		}
 	}
 	if len(targets) == 0 || slices.ContainsFunc(targets, func(at netip.AddrPort) bool { return p.ports[at] == nil || !p.fresh(p.ports[at], now) }) {
@@ -234,7 +242,7 @@ func (one *port) problem() string {
 		server.ProbeReturned: "this host sends them back to the network"}[one.fate]
 	at := one.probe.Service
 	return fmt.Sprintf("%s is not an address of this host, and since %s SYNs to its tcp port %d are lost here: %s: look whether a rule of address translation takes them to an "+
-		"application that runs (on a node of Kubernetes: kube-proxy, and a ready pod of the service on this node), or whether a firewall drops them",
+		"application that runs (on a node of Kubernetes: kube-proxy, and a ready pod of the service on this node), or whether a firewall drops them; if only some clients may connect, name them in the service's allow",
 		at.Addr(), one.since.UTC().Format(time.RFC3339), at.Port(), how)
 }
 
@@ -245,7 +253,7 @@ func (p *Probes) Obstacles(now time.Time) (found, problems []string) {
 			if !slices.Contains(p.absent, vip) {
 				continue
 			}
-			lost := p.Lost(s.Service, vip, now)
+			lost := p.lost(s.Service, vip, now, func(*port) bool { return true })
 			targets := p.targets(s.Service, vip)
 			switch {
 			case lost != "":

@@ -37,7 +37,7 @@ ifneq ($(words $(wildcard $(addsuffix /*_bpfel.o,$(PROGRAMS)) $(API)/*.pb.go $(A
 .PHONY: $(STAMP)
 endif
 
-.PHONY: help deps generate build packages results evidence demo lint test test-long test-mutants test-kernels test-kernels-long test-packages bench sim clean need-root
+.PHONY: help deps generate build packages results evidence demo lint test test-long test-mutants test-kernels test-kernels-long test-packages test-kubernetes bench sim clean need-root
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -192,6 +192,14 @@ test-kernels: deps build ## on Debian's kernels 6.1, 6.12, the newest and arm64,
 
 test-kernels-long: deps build ## all tests of the programs, and lab run churn, on these kernels: hours
 	test/kernels/matrix --long $(KERNELS)
+
+KUBERNETES := v1.37.2
+
+test-kubernetes: deps build need-root ## a Service of a real API server and kube-proxy; builds them once, for 6 minutes of CPU time
+	cd test/kubernetes/cluster
+	go build -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES)" -o $(CURDIR)/bin/cluster .
+	cd $(CURDIR)
+	go test -count=1 -timeout 30m -v ./test/kubernetes
 
 bench: deps build need-root ## nanoseconds per packet, as a table
 	bin/ballast-lab bench datapath

@@ -45,8 +45,9 @@ type Desired interface {
 	LostLoadBalancers() []string
 	// Nodes tells who is connected, and of load balancers of the second tier whether they are healthy.
 	Nodes(ctx context.Context) ([]*ballastv1.NodeStatus, error)
-	// ForgetNode forgets nodes of that name that are lost; connect.CodeNotFound if none is, connect.CodeFailedPrecondition if one is connected.
-	ForgetNode(ctx context.Context, name string) (changes []string, err error)
+	// ForgetNode forgets nodes of that name that are lost, of one role or, if that is empty, of all; connect.CodeNotFound if none is,
+	// connect.CodeFailedPrecondition if one is connected.
+	ForgetNode(ctx context.Context, name string, role pki.Role) (changes []string, err error)
 	// Replicas tells of the ring that keeps the replicated table.
 	Replicas(ctx context.Context) (*ballastv1.ListReplicasResponse, error)
 	// DrainReplica keeps a load balancer off the ring, or lets it on again; connect.CodeNotFound if none of that name is known.

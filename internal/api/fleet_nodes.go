@@ -11,6 +11,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/pki"
 )
 
 // roleLB is the role of load balancers in NodeStatus.
@@ -85,7 +86,12 @@ func (f *fleetAPI) RemoveNode(ctx context.Context, r *ballastv1.NodeRequest) (*b
 
 // ForgetNode changes what one controller remembers, and nothing of the fleet.
 func (f *fleetAPI) ForgetNode(ctx context.Context, r *ballastv1.NodeRequest) (*ballastv1.ChangeResponse, error) {
-	changes, err := f.desired.ForgetNode(ctx, r.Node)
+	if r.Role != "" {
+		if _, err := pki.ParseRole(r.Role); err != nil {
+			return nil, refusal(&model.Invalid{Path: "role", Problem: fmt.Sprintf("%q is none", r.Role), Remedy: "use lb, agent or controller"})
+		}
+	}
+	changes, err := f.desired.ForgetNode(ctx, r.Node, pki.Role(r.Role))
 	if err != nil {
 		return nil, refusal(err)
 	}

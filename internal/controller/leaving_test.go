@@ -147,20 +147,29 @@ func TestWhoLeavesFreesItsNameAndACopyDoesNot(t *testing.T) {
 	fleettest.Require(t, err)
 	copied := ca.Issue(pki.Agent, "s1")
 	answer, err := api.NewLeavingClient([]string{c.address}, copied.Client()).Leave(t.Context(), &ballastv1.LeaveRequest{})
-	if err != nil || len(answer.Changes) != 1 || !strings.Contains(answer.Changes[0], pki.SerialOf(copied.Own())) || len(answer.Remains) > 0 {
+	if err != nil || len(answer.Changes) != 1 || !strings.Contains(answer.Changes[0], pki.SerialOf(copied.Own())) || len(answer.Remains) != 1 || !strings.HasPrefix(answer.Remains[0], "s1 has a newer certificate as agent") {
 		t.Fatalf("another certificate of the name: %v, %v", answer, err)
 	}
 	stream := fleettest.Join(t, c.address, joined)
+	lost := func(role, name string) bool {
+		nodes, err := operator.ListNodes(t.Context(), &ballastv1.ListNodesRequest{})
+		fleettest.Require(t, err)
+		return slices.ContainsFunc(nodes.Nodes, func(n *ballastv1.NodeStatus) bool {
+			return n.Role == role && n.Name == name && n.Ready == hub.ReadyLost
+		})
+	}
 	leaving := api.NewLeavingClient([]string{c.address}, joined.Client())
 	if answer, err := leaving.Drain(t.Context(), &ballastv1.LeavingDrainRequest{}); err != nil || len(answer.Changes) > 0 {
 		t.Errorf("that has cut off the owner of the name: %v, %v", answer, err)
 	}
 	stream.Stream.CloseRequest()
-	fleettest.Await(t, "it is lost", func() bool {
-		nodes, err := operator.ListNodes(t.Context(), &ballastv1.ListNodesRequest{})
-		fleettest.Require(t, err)
-		return slices.ContainsFunc(nodes.Nodes, func(n *ballastv1.NodeStatus) bool { return n.Name == "s1" && n.Ready == hub.ReadyLost })
-	})
+	fleettest.Await(t, "it is lost", func() bool { return lost("agent", "s1") })
+	another := api.NewLeavingClient([]string{c.address}, ca.Issue(pki.Agent, "s1").Client())
+	if answer, err := another.Leave(t.Context(), &ballastv1.LeaveRequest{}); err != nil || len(answer.Changes) != 1 || !lost("agent", "s1") {
+		t.Errorf("another certificate of the name, while the owner is lost: %v, %v", answer, err)
+	}
+	fleettest.Join(t, c.address, ca.Issue(pki.LB, "s1")).Stream.CloseRequest()
+	fleettest.Await(t, "a load balancer of the name is lost", func() bool { return lost("lb", "s1") })
 	answer, err = leaving.Leave(t.Context(), &ballastv1.LeaveRequest{})
 	if err != nil || len(answer.Remains) > 0 {
 		t.Fatalf("it leaves: %v, %v", answer, err)
@@ -175,8 +184,12 @@ func TestWhoLeavesFreesItsNameAndACopyDoesNot(t *testing.T) {
 			t.Errorf("it is listed for %v", life)
 		}
 	}
-	if listed("s1") {
-		t.Error("it is listed still")
+	if lost("agent", "s1") || !lost("lb", "s1") {
+		t.Error("it is listed still, or the load balancer of its name is not any more")
+	}
+	answer, err = api.NewLeavingClient([]string{c.address}, ca.Issue(pki.LB, "s1").Client()).Leave(t.Context(), &ballastv1.LeaveRequest{})
+	if err != nil || !slices.Contains(answer.Changes, "lb s1: forgotten") || listed("s1") {
+		t.Errorf("the load balancer, whose certificate is made by hand, leaves: %v, %v", answer, err)
 	}
 	if _, err := leaving.Leave(t.Context(), &ballastv1.LeaveRequest{}); err == nil {
 		t.Error("it leaves twice")

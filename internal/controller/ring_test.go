@@ -276,7 +276,7 @@ func TestALoadBalancerThatIsForgottenGivesItsNumberBack(t *testing.T) {
 		if len(ring.Nodes) != 4 {
 			t.Fatal(ring.Nodes)
 		}
-		if _, err := c.fleet.ForgetNode(api.WithCaller(t.Context(), api.Caller{Role: string(pki.Controller)}), "lb3"); err != nil {
+		if _, err := c.fleet.ForgetNode(api.WithCaller(t.Context(), api.Caller{Role: string(pki.Controller)}), "lb3", ""); err != nil {
 			t.Fatal(err)
 		}
 		f.run(time.Second)

@@ -134,7 +134,7 @@ func newController(
 	directory := c.newFleet(o, writer, address)
 	c.enrolment = enrolment.New(enrolment.Options{Name: name, Version: o.Version, Address: address, Mirror: mirror, Writer: writer, Credentials: credentials, Live: c.live,
 		Nodes: directory.List, Refused: func(from string, why error) { ports.Refusals().Refused(pki.NotJoined, from, why) }, Log: o.Log})
-	c.leaving = leaving.New(leaving.Options{Fleet: api.Fleet(c.fleet), Engine: c.engine, Revoke: c.fleet.RevokeCertificate, Forget: c.fleet.ForgetNode})
+	c.leaving = leaving.New(leaving.Options{Fleet: api.Fleet(c.fleet), Engine: c.engine, Mirror: mirror, Revoke: c.fleet.RevokeCertificate, Forget: c.fleet.ForgetNode})
 	return c
 }
 

@@ -127,13 +127,16 @@ func (n *Nodes) Certificates() (list []*x509.Certificate) {
 	return list
 }
 
-// Forget takes nodes of a name off those that are lost.
-func (n *Nodes) Forget(name string) (forgotten []string, err error) {
+// Forget takes nodes of a name off those that are lost: of one role or, if that is empty, of both.
+func (n *Nodes) Forget(name string, only pki.Role) (forgotten []string, err error) {
 	n.mutex.Lock()
 	defer n.mutex.Unlock()
 	var connected *peer
 	for _, role := range []pki.Role{pki.LB, pki.Agent} {
 		key := peerKey{role, name}
+		if only != "" && role != only {
+			continue
+		}
 		if n.lost.remove(key) {
 			forgotten = append(forgotten, fmt.Sprintf("%s %s: forgotten", role, name))
 		} else if p := n.peers[key]; p != nil {
@@ -142,7 +145,7 @@ func (n *Nodes) Forget(name string) (forgotten []string, err error) {
 	}
 	switch {
 	case len(forgotten) > 0:
-		if n.lbs[name] == nil {
+		if n.lbs[name] == nil && only != pki.Agent {
 			n.topics.forget(name)
 			delete(n.replicas, name)
 		}

@@ -253,8 +253,10 @@ func (m *Memory) LostLoadBalancers() (names []string) {
 func (m *Memory) Nodes(context.Context) ([]*ballastv1.NodeStatus, error) { return m.Members, nil }
 
 // ForgetNode implements api.Desired.
-func (m *Memory) ForgetNode(_ context.Context, name string) ([]string, error) {
-	at := slices.IndexFunc(m.Members, func(n *ballastv1.NodeStatus) bool { return n.Name == name && n.Ready == "lost" })
+func (m *Memory) ForgetNode(_ context.Context, name string, role pki.Role) ([]string, error) {
+	at := slices.IndexFunc(m.Members, func(n *ballastv1.NodeStatus) bool {
+		return n.Name == name && n.Ready == "lost" && (role == "" || n.Role == string(role))
+	})
 	if at < 0 {
 		return nil, connect.NewError(connect.CodeNotFound, errors.New("not lost"))
 	}

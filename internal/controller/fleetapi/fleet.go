@@ -124,8 +124,8 @@ func (f *Fleet) LostLoadBalancers() []string { return f.o.Nodes.LostLoadBalancer
 func (f *Fleet) Nodes(context.Context) ([]*ballastv1.NodeStatus, error) { return f.o.Nodes.List() }
 
 // ForgetNode implements api.Desired.
-func (f *Fleet) ForgetNode(ctx context.Context, name string) ([]string, error) {
-	return f.o.Forgetter.Forget(ctx, name)
+func (f *Fleet) ForgetNode(ctx context.Context, name string, role pki.Role) ([]string, error) {
+	return f.o.Forgetter.Forget(ctx, name, role)
 }
 
 // RevokeCertificate implements api.Desired.

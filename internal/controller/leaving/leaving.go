@@ -14,6 +14,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
+	"github.com/ballast-lb/ballast/internal/controller/desired"
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/hub"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -31,8 +32,9 @@ const (
 type Options struct {
 	Fleet  ballastv1connect.FleetHandler // as operators are answered
 	Engine *engine.Engine
+	Mirror *desired.Mirror
 	Revoke func(context.Context, *ballastv1.RevokeCertificateRequest) (changes []string, revision uint64, err error)
-	Forget func(ctx context.Context, name string) (changes []string, err error)
+	Forget func(ctx context.Context, name string, role pki.Role) (changes []string, err error)
 }
 
 // Leaving implements ballastv1connect.LeavingHandler.
@@ -135,19 +137,29 @@ func (l *Leaving) drainNode(ctx context.Context, name string, r *ballastv1.Leavi
 	return answer, nil
 }
 
-// Leave implements ballastv1connect.LeavingHandler. It forgets first: who is revoked hears no answer but that for long. It revokes the
-// certificate that is shown, and no other: nobody ends another's by a copy of an older one, and the entry is listed until that certificate has ended, not
-// as long as one of a name.
+// Leave implements ballastv1connect.LeavingHandler. It forgets first: who is revoked hears no answer but that for long. Who shows the newest
+// certificate of a name is forgotten, and where the name has not joined by a token in that role, who shows any. It revokes the certificate that is
+// shown, and no other: nobody ends another's by a copy of an older one, and the entry is listed until that certificate has ended, not as long as one
+// of a name.
 func (l *Leaving) Leave(ctx context.Context, _ *ballastv1.LeaveRequest) (*ballastv1.LeaveResponse, error) {
 	who := ctx.Value(caller{}).(pki.Identity)
 	by, _ := api.CallerOf(ctx)
+	now := l.o.Mirror.Now()
+	if now == nil {
+		return nil, connect.NewError(connect.CodeUnavailable, desired.ErrUnknown)
+	}
 	answer := &ballastv1.LeaveResponse{}
-	forgotten, err := l.forget(ctx, who.Name)
-	switch {
-	case err == nil:
-		answer.Changes = forgotten
-	case connect.CodeOf(err) != connect.CodeNotFound:
-		answer.Remains = append(answer.Remains, textOf(err))
+	if joined := now.Enrolled[who.Name]; joined == nil || joined.Role != who.Role || slices.Equal(joined.Chain[0], by.Certificate.Raw) {
+		forgotten, err := l.forget(ctx, &who)
+		switch {
+		case err == nil:
+			answer.Changes = forgotten
+		case connect.CodeOf(err) != connect.CodeNotFound:
+			answer.Remains = append(answer.Remains, textOf(err))
+		}
+	} else {
+		answer.Remains = append(answer.Remains, fmt.Sprintf("%s has a newer certificate as %s: if nobody uses it, `ballast ctl pki revoke %s --role %s`, then `ballast ctl node forget %s`",
+			who.Name, who.Role, who.Name, who.Role, who.Name))
 	}
 	changes, revision, err := l.o.Revoke(ctx, &ballastv1.RevokeCertificateRequest{Serial: pki.SerialOf(by.Certificate), Reason: "it has left", Force: true, LockOut: true})
 	if err != nil {
@@ -158,11 +170,11 @@ func (l *Leaving) Leave(ctx context.Context, _ *ballastv1.LeaveRequest) (*ballas
 }
 
 // forget waits for the end of a stream that was just closed.
-func (l *Leaving) forget(ctx context.Context, name string) (changes []string, err error) {
+func (l *Leaving) forget(ctx context.Context, who *pki.Identity) (changes []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, endsWithin)
 	defer cancel()
 	for look := time.NewTicker(lookEvery); ; {
-		if changes, err = l.o.Forget(ctx, name); connect.CodeOf(err) != connect.CodeFailedPrecondition || err == nil {
+		if changes, err = l.o.Forget(ctx, who.Name, who.Role); connect.CodeOf(err) != connect.CodeFailedPrecondition || err == nil {
 			look.Stop()
 			return changes, err
 		}

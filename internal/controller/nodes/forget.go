@@ -39,10 +39,10 @@ type Forgetter struct{ o ForgetOptions }
 // NewForgetter returns one.
 func NewForgetter(o ForgetOptions) *Forgetter { return &Forgetter{o} }
 
-// Forget forgets a node here and at all other controllers that live. A controller that asks has been asked itself, and
-// passes it on.
-func (f *Forgetter) Forget(ctx context.Context, name string) (changes []string, err error) {
-	changes, err = f.here(ctx, name)
+// Forget forgets nodes of a name, of one role or, if that is empty, of all, here and at all other controllers that live. A
+// controller that asks has been asked itself, and passes it on.
+func (f *Forgetter) Forget(ctx context.Context, name string, role pki.Role) (changes []string, err error) {
+	changes, err = f.here(ctx, name, role)
 	by, _ := api.CallerOf(ctx)
 	if err != nil && connect.CodeOf(err) != connect.CodeNotFound || by.Role == string(pki.Controller) {
 		return changes, err
@@ -54,7 +54,7 @@ func (f *Forgetter) Forget(ctx context.Context, name string) (changes []string, 
 		}
 	}
 	for _, other := range others {
-		there, refused := f.at(ctx, other, name)
+		there, refused := f.at(ctx, other, name, role)
 		for _, line := range there {
 			changes = append(changes, other.Name+": "+line)
 		}
@@ -73,24 +73,26 @@ func (f *Forgetter) Forget(ctx context.Context, name string) (changes []string, 
 	return changes, nil
 }
 
-func (f *Forgetter) at(ctx context.Context, other store.Member, name string) ([]string, error) {
+func (f *Forgetter) at(ctx context.Context, other store.Member, name string, role pki.Role) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
 	defer cancel()
 	client := api.NewFleetClient([]string{other.Address}, f.o.Credentials.To(pki.Controller, other.Name))
-	answer, err := client.ForgetNode(ctx, &ballastv1.NodeRequest{Node: name})
+	answer, err := client.ForgetNode(ctx, &ballastv1.NodeRequest{Node: name, Role: string(role)})
 	return answer.GetChanges(), err
 }
 
 // here also forgets controllers whose lease has ended.
-func (f *Forgetter) here(ctx context.Context, name string) (changes []string, err error) {
-	gone := f.o.Election.Forget(name)
-	changes, err = f.o.Joined.Forget(name)
+func (f *Forgetter) here(ctx context.Context, name string, role pki.Role) (changes []string, err error) {
+	gone := (role == "" || role == pki.Controller) && f.o.Election.Forget(name)
+	changes, err = f.o.Joined.Forget(name, role)
 	if gone {
 		changes, err = append(changes, fmt.Sprintf("controller %s: forgotten", name)), nil
 	}
 	if err == nil {
-		if err := f.o.ForgetReplica(ctx, name); err != nil {
-			return changes, err
+		if role == "" || role == pki.LB {
+			if err := f.o.ForgetReplica(ctx, name); err != nil {
+				return changes, err
+			}
 		}
 		f.o.Changed()
 		by, _ := api.CallerOf(ctx)

@@ -132,7 +132,7 @@ func (f fleetAPI) Nodes(context.Context) ([]*ballastv1.NodeStatus, error) {
 }
 
 // ForgetNode has nothing to forget.
-func (f fleetAPI) ForgetNode(context.Context, string) ([]string, error) {
+func (f fleetAPI) ForgetNode(context.Context, string, pki.Role) ([]string, error) {
 	return nil, connect.NewError(connect.CodeFailedPrecondition, errors.New("a load balancer remembers no other nodes: controllers do"))
 }
 

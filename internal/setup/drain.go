@@ -27,6 +27,7 @@ type counted struct {
 	living    uint64   // agent: connections that carry cookies
 	services  []string // agent: whose connections carry them; nil: the daemon has ended, and nobody counts any other
 	forwarded uint64   // load balancer: packets until now
+	failed    error    // the daemon has ended, and what it has left cannot be read
 }
 
 func (c counted) String() string {
@@ -39,7 +40,7 @@ func (c counted) String() string {
 	return fmt.Sprintf("%d packets were forwarded", c.forwarded)
 }
 
-// count asks the daemon; a node without one counts nothing.
+// count asks the daemon, or looks at what one that has ended has left.
 func (l *Leave) count(ctx context.Context, n *Node) (c counted) {
 	ctx, cancel := context.WithTimeout(ctx, stateTime)
 	defer cancel()
@@ -48,8 +49,8 @@ func (l *Leave) count(ctx context.Context, n *Node) (c counted) {
 	if n.Role == pki.Agent {
 		status := &api.AgentStatus{}
 		if err := client.Get(ctx, api.PathStatus, status); hasEnded(err) {
-			c.living, err = l.Living(n)
-			c.known, c.ended = err == nil, true
+			c.living, c.known, c.failed = l.Left(n)
+			c.ended = true
 			return c
 		} else if err != nil {
 			return c
@@ -63,7 +64,12 @@ func (l *Leave) count(ctx context.Context, n *Node) (c counted) {
 	}
 	counters := &api.Counters{}
 	err := client.Get(ctx, api.PathCounters, counters)
-	c.known, c.ended = err == nil, hasEnded(err)
+	if hasEnded(err) {
+		c.forwarded, c.known, c.failed = l.Left(n)
+		c.ended = true
+		return c
+	}
+	c.known = err == nil
 	for name, packets := range counters.Counters {
 		if strings.HasPrefix(name, "forwarded_") {
 			c.forwarded += packets
@@ -166,6 +172,10 @@ func (l *Leave) settle(ctx context.Context, n *Node, request *ballastv1.LeavingD
 	said, saidAt, before, steady := "", time.Time{}, counted{}, 0
 	for look := time.NewTicker(askEvery); ; {
 		now := l.count(ctx, n)
+		if now.failed != nil && (n.Role == pki.LB || n.client == nil) { // what servers have, controllers know, too
+			look.Stop()
+			return fmt.Errorf("nobody knows whether anything lives: %w: start %s, or say --force", now.failed, n.unit())
+		}
 		lines := n.lives()
 		moving := now.living > 0 || n.Role == pki.LB && now.known && (!before.known || now.forwarded != before.forwarded)
 		if text := now.String(); text != "" && (now.living > 0 || n.Role == pki.LB && before.known && moving) {

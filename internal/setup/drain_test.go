@@ -2,6 +2,7 @@ package setup_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"os"
@@ -30,11 +31,16 @@ func TestNothingIsRemovedWhileSomethingLives(t *testing.T) {
 		}
 	}
 	hangs := func(r *http.Request) (any, error) { <-r.Context().Done(); return nil, r.Context().Err() }
+	left := func(count uint64) func() (uint64, bool, error) {
+		return func() (uint64, bool, error) { return count, true, nil }
+	}
+	grows := func() (uint64, bool, error) { return packets.Add(1), true, nil }
+	unreadable := func() (uint64, bool, error) { return 0, false, errors.New("of another version") }
 	for name, test := range map[string]struct {
 		role   pki.Role
 		path   string
 		answer func(*http.Request) (any, error) // nil: the daemon has ended
-		left   uint64                           // connections of an agent that has ended
+		left   func() (uint64, bool, error)     // of one that has ended
 		force  bool
 		leaves bool
 		wanted string
@@ -43,8 +49,12 @@ func TestNothingIsRemovedWhileSomethingLives(t *testing.T) {
 		"connections live":                {role: pki.Agent, path: api.PathStatus, answer: lives(3), wanted: "3 connections with cookies live"},
 		"a load balancer does not answer": {role: pki.LB, path: api.PathCounters, answer: hangs, wanted: "its daemon does not answer"},
 		"an agent does not answer":        {role: pki.Agent, path: api.PathStatus, answer: hangs, wanted: "its daemon does not answer"},
-		"connections of one that ended":   {role: pki.Agent, left: 2, wanted: "2 connections with cookies live"},
-		"it is meant":                     {role: pki.Agent, left: 2, force: true, leaves: true},
+		"connections of one that ended":   {role: pki.Agent, left: left(2), wanted: "2 connections with cookies live"},
+		"packets come by one that ended":  {role: pki.LB, left: grows, wanted: "packets were forwarded"},
+		"nobody can tell of one":          {role: pki.LB, left: unreadable, wanted: "of another version: start ballast-lb, or say --force"},
+		"it is meant":                     {role: pki.Agent, left: left(2), force: true, leaves: true},
+		"it is meant of a load balancer":  {role: pki.LB, left: unreadable, force: true, leaves: true},
+		"no more packets come":            {role: pki.LB, left: left(7), leaves: true},
 		"nothing":                         {role: pki.LB, leaves: true},
 		"nothing of an agent":             {role: pki.Agent, leaves: true},
 		"nothing, but the daemon runs":    {role: pki.Agent, path: api.PathStatus, answer: lives(0), wanted: "runs: end it"},
@@ -70,7 +80,12 @@ func TestNothingIsRemovedWhileSomethingLives(t *testing.T) {
 			before, detached := contents(t, filepath.Join(dir, "default")), false
 			l := setup.Leave{Host: setup.Host{TLSDir: filepath.Join(dir, "tls"), Defaults: filepath.Join(dir, "default"), RunDir: filepath.Join(dir, "run"), Out: io.Discard}, StateDir: filepath.Join(dir, "state"),
 				Roles: []pki.Role{pki.Agent, pki.LB}, Deadline: 4 * time.Second, Force: test.force, Confirm: func([]string) error { return nil },
-				Living: func(*setup.Node) (uint64, error) { return test.left, nil }, Detach: func(context.Context, *setup.Node) error { detached = true; return nil }}
+				Left: func(*setup.Node) (uint64, bool, error) {
+					if test.left == nil {
+						return 0, false, nil
+					}
+					return test.left()
+				}, Detach: func(context.Context, *setup.Node) error { detached = true; return nil }}
 			err = l.Run(t.Context())
 			if left := err == nil; left != test.leaves || detached != test.leaves || !test.leaves && !strings.Contains(err.Error(), test.wanted) {
 				t.Errorf("it leaves: %v, %v", detached, err)

@@ -37,8 +37,10 @@ type Leave struct {
 
 	Confirm func(warnings []string) error                // an error: it is not meant
 	Stop    func(ctx context.Context, unit string) error // ends a unit, now and at boot; nil: there are no units
-	Living  func(n *Node) (uint64, error)                // connections with cookies of an agent whose daemon has ended
-	Detach  func(ctx context.Context, n *Node) error     // removes what the daemon of a node has pinned
+	// Left is what a daemon that has ended would count, by what it has left pinned: an agent living connections with cookies, a load balancer packets
+	// that were forwarded. known is false where nothing forwards.
+	Left   func(n *Node) (count uint64, known bool, err error)
+	Detach func(ctx context.Context, n *Node) error // removes what the daemon of a node has pinned
 }
 
 // Node is a role of this machine.

@@ -53,7 +53,13 @@ func Leave() *cobra.Command {
 				}
 				return command.Confirm(cmd, "go on", "say --yes if that is meant")
 			}
-			l.Living = func(n *setup.Node) (uint64, error) { return agent.Living(n.RunDir, n.Instance) }
+			l.Left = func(n *setup.Node) (count uint64, known bool, err error) {
+				if n.Role == pki.LB {
+					return lb.Forwarded(n.RunDir, n.Instance)
+				}
+				count, err = agent.Living(n.RunDir, n.Instance)
+				return count, err == nil, err
+			}
 			l.Detach = func(ctx context.Context, n *setup.Node) (err error) {
 				if n.Role == pki.Agent {
 					err = agent.Detach(agent.Options{RunDir: n.RunDir, Instance: n.Instance, Log: log})

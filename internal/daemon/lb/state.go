@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/daemon/instance"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/bgp"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/desired"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/l2"
@@ -16,6 +17,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/lb/sweeper"
 	"github.com/ballast-lb/ballast/internal/daemon/statefile"
 	"github.com/ballast-lb/ballast/internal/linux/bfd"
+	"github.com/ballast-lb/ballast/internal/linux/lb"
 	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/model"
 )
@@ -61,6 +63,11 @@ func (s *savedState) state(self string) *desired.State {
 func Kept(stateDir, instance string) []statefile.Kept {
 	var saved savedState
 	return statefile.Examine("lb", statefile.LB(stateDir, instance), &saved, &saved.Running)
+}
+
+// Forwarded counts the packets that were sent to servers, by what a load balancer that has ended has left pinned; known is false where nothing is.
+func Forwarded(runDir, name string) (packets uint64, known bool, err error) {
+	return lb.Forwarded(instance.PinDir(runDir, name))
 }
 
 // Withdraw makes routers and the segment forget what a daemon that has ended has announced, and network functions leave it, before its data path goes. Who does not answer

@@ -2,10 +2,15 @@
 package lb
 
 import (
+	"errors"
 	"fmt"
 	"math"
+	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
+
+	"github.com/cilium/ebpf"
 
 	"github.com/ballast-lb/ballast/internal/algo/choice"
 	"github.com/ballast-lb/ballast/internal/linux/verdict"
@@ -97,6 +102,49 @@ func (lb *LB) verdictCounter(service uint32, verdict lbVerdict) (perCPU []lbTraf
 
 func add(to *verdict.Traffic, t lbTraffic) {
 	to.Packets, to.Bytes = to.Packets+t.Packets, to.Bytes+t.Bytes
+}
+
+// countedAtOnce is how many servers' counters are read by one call: some 60 bytes of each for each CPU.
+const countedAtOnce = 256
+
+// Forwarded counts the packets that were sent to servers, by what a load balancer has left pinned in dir, of whatever layout; known is false where
+// nothing is. The number is of use to see whether it grows: a server that leaves its service takes its own along.
+func Forwarded(dir string) (packets uint64, known bool, err error) {
+	role, _, _ := strings.Cut(Layout, "-")
+	pins, err := filepath.Glob(filepath.Join(dir, role+"-v*", lbMapServerCounters))
+	for _, pin := range pins {
+		more, err := forwardedAt(pin)
+		if err != nil {
+			return 0, false, fmt.Errorf("count forwarded packets by %s: %w", pin, err)
+		}
+		packets += more
+	}
+	return packets, len(pins) > 0, err
+}
+
+func forwardedAt(pin string) (packets uint64, err error) {
+	counters, err := ebpf.LoadPinnedMap(pin, &ebpf.LoadPinOptions{ReadOnly: true})
+	if err != nil {
+		return 0, err
+	}
+	defer counters.Close()
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		return 0, err
+	}
+	keys, servers := make([]uint32, countedAtOnce), make([]lbServerTraffic, countedAtOnce*cpus)
+	for cursor := new(ebpf.MapBatchCursor); ; {
+		n, err := counters.BatchLookup(cursor, keys, servers, nil)
+		for i := range servers[:n*cpus] {
+			packets += servers[i].Packets + servers[i].Fast.Packets
+		}
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			return packets, nil
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
 }
 
 // retireCounter moves to a service what was counted as fast at a server that leaves it. Packets that are under way just then may not be counted.

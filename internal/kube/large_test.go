@@ -27,7 +27,7 @@ func TestALargeClusterTakesOneChangeOfTheFleetAndTwoOfEachService(t *testing.T) 
 	for n := range services {
 		add(n)
 	}
-	p := w.startIn("a", w.client, "10.64.0.0/16")
+	p := w.startOn("a", w.client, "10.64.0.0/16")
 	fleettest.Await(t, "all are in the fleet and have addresses", func() bool {
 		status, text := p.get("/metrics")
 		return status == http.StatusOK && strings.Contains(text, fmt.Sprintf("\nballast_kube_services %d\n", services)) && strings.Contains(text, "\nballast_kube_services_refused 0\n")

@@ -99,11 +99,11 @@ func (w *world) start(identity string) *process { return w.startWith(identity, w
 
 func (w *world) startWith(identity string, client *fake.Clientset) *process {
 	w.Helper()
-	return w.startIn(identity, client, "203.0.113.0/24")
+	return w.startOn(identity, client, "203.0.113.0/24")
 }
 
-// startIn is start with another pool.
-func (w *world) startIn(identity string, client *fake.Clientset, pool string) *process {
+// startOn is start with another pool.
+func (w *world) startOn(identity string, client *fake.Clientset, pool string) *process {
 	w.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	fleettest.Require(w, err)

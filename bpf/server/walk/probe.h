@@ -39,9 +39,9 @@ static __noinline int is_probe(struct __sk_buff *skb, const struct flow *f)
 	flow_key_fill(&key, f);
 	fate = bpf_map_lookup_elem(&probes, &key);
 	if (fate) {
-		*fate = f->tcp_flags & TCP_FLAG_SYN_BIT		? PROBE_ANSWERED
-			: skb->sk || skb->ingress_ifindex	? PROBE_REFUSED
-								: PROBE_REJECTED;
+		*fate = f->tcp_flags & TCP_FLAG_SYN_BIT	  ? PROBE_ANSWERED
+			: skb->sk || skb->ingress_ifindex ? PROBE_REFUSED
+							  : PROBE_REJECTED;
 		return 1;
 	}
 	if (f->tcp_flags & TCP_FLAG_SYN_BIT && f->tcp_flags & TCP_FLAG_ACK_BIT)

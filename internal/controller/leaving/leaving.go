@@ -158,8 +158,8 @@ func (l *Leaving) Leave(ctx context.Context, _ *ballastv1.LeaveRequest) (*ballas
 			answer.Remains = append(answer.Remains, textOf(err))
 		}
 	} else {
-		answer.Remains = append(answer.Remains, fmt.Sprintf("%s has a newer certificate as %s: if nobody uses it, `ballast ctl pki revoke %s --role %s`, then `ballast ctl node forget %s`",
-			who.Name, who.Role, who.Name, who.Role, who.Name))
+		answer.Remains = append(answer.Remains, fmt.Sprintf("%s has a newer certificate as %s: if nobody uses it, `ballast ctl pki revoke %s%s`, then `ballast ctl node forget %s`",
+			who.Name, who.Role, who.Name, " --role "+who.Role, who.Name))
 	}
 	changes, revision, err := l.o.Revoke(ctx, &ballastv1.RevokeCertificateRequest{Serial: pki.SerialOf(by.Certificate), Reason: "it has left", Force: true, LockOut: true})
 	if err != nil {

@@ -173,6 +173,17 @@ func TestProbesShowWhetherTheHostTakesAServicesPackets(t *testing.T) {
 				progtest.Check(r.t, r.server.AddAddress("lo", netip.PrefixFrom(vip, vip.BitLen())))
 			}
 			r.listen(false)
+			for _, vip := range r.vips { // the kernel has an address of IPv6 a moment later, and loses what comes before
+				await.Nil(r.t, vip.String(), func() error {
+					return r.server.Do(func() error {
+						connection, err := net.Dial("tcp", netip.AddrPortFrom(vip, servicePort).String())
+						if err == nil {
+							err = connection.Close()
+						}
+						return err
+					})
+				})
+			}
 		}, true, server.ProbeAnswered},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -11,7 +11,8 @@ import (
 )
 
 // documentation is where each package has its documents, by the file that describes the package.
-var documentation = map[string]string{"deploy/packages/nfpm.yaml": "/usr/share/doc/ballast/", "deploy/packages/nfpm-lab.yaml": "/usr/share/doc/ballast-lab/"}
+var documentation = map[string]string{"deploy/packages/nfpm.yaml": "/usr/share/doc/ballast/", "deploy/packages/nfpm-lab.yaml": "/usr/share/doc/ballast-lab/",
+	"deploy/packages/nfpm-kube.yaml": "/usr/share/doc/ballast-kube/"}
 
 var (
 	packagedRow = regexp.MustCompile(`(?m)src: "?([^",}]+)"?, dst: ([^,}]+)`)

@@ -1,4 +1,4 @@
-// Command man writes a manual page for every command of ballast and of ballast-lab, and one for the file, in a folder for each program.
+// Command man writes a manual page for every command of ballast, ballast-lab and ballast-kube, and one for the file, in a folder for each program.
 package main
 
 import (
@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra/doc"
 
 	"github.com/ballast-lb/ballast/internal/cli"
+	kubecli "github.com/ballast-lb/ballast/internal/kube/cli"
 	labcli "github.com/ballast-lb/ballast/internal/lab/cli"
 )
 
@@ -32,7 +33,7 @@ func run(arguments []string) error {
 		return fmt.Errorf("read SOURCE_DATE_EPOCH: %w", err)
 	}
 	date := time.Unix(seconds, 0).UTC()
-	for _, root := range []*cobra.Command{cli.Root(arguments[0]), labcli.Root(arguments[0])} {
+	for _, root := range []*cobra.Command{cli.Root(arguments[0]), labcli.Root(arguments[0]), kubecli.Root(arguments[0])} {
 		root.DisableAutoGenTag = true
 		root.InitDefaultCompletionCmd()
 		header := &doc.GenManHeader{Section: "1", Date: &date, Source: "ballast " + arguments[0], Manual: "Ballast"}

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ballast-lb/ballast/internal/cli"
+	kubecli "github.com/ballast-lb/ballast/internal/kube/cli"
 	labcli "github.com/ballast-lb/ballast/internal/lab/cli"
 	"github.com/ballast-lb/ballast/internal/schema"
 )
@@ -36,6 +37,7 @@ func TestEveryCommandHasAManualPage(t *testing.T) {
 	}
 	check(cli.Root("1.2.3"))
 	check(labcli.Root("1.2.3"))
+	check(kubecli.Root("1.2.3"))
 }
 
 func TestTheDateMustBeGiven(t *testing.T) {

@@ -142,7 +142,7 @@ func TestPackagesInstallUpgradeAndLeaveNothing(t *testing.T) {
 func TestLintianFindsNothing(t *testing.T) {
 	long(t)
 	for _, architecture := range []string{"amd64", "arm64"} {
-		for _, name := range []string{"ballast", "ballast-lab"} {
+		for _, name := range []string{"ballast", "ballast-lab", "ballast-kube"} {
 			out, err := exec.Command("lintian", "--allow-root", "--fail-on", "error,warning", archive(t, name+"_*_"+architecture+".deb")).CombinedOutput()
 			if err != nil {
 				t.Errorf("%v:\n%s", err, out)

@@ -36,12 +36,19 @@ func blobs(t *testing.T, from io.Reader) map[string][]byte {
 }
 
 // reference is a name and a tag (OCI distribution specification, "Pulling manifests").
-var reference = regexp.MustCompile(`^[a-z0-9]+:[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}$`)
+var reference = regexp.MustCompile(`^[a-z0-9]+(?:-[a-z0-9]+)*:[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}$`)
 
 // An OCI image as a runtime reads it: index, manifest, layer; and the program in it runs.
-func TestTheImageIsWholeAndRuns(t *testing.T) {
+func TestImagesAreWholeAndRun(t *testing.T) {
 	long(t)
-	text, err := os.ReadFile(archive(t, "*-oci.tar"))
+	for program, version := range map[string]string{"ballast": "version", "ballast-kube": "--version"} {
+		t.Run(program, func(t *testing.T) { checkImage(t, program, version) })
+	}
+}
+
+// checkImage runs a program of an image to tell its version.
+func checkImage(t *testing.T, program, version string) {
+	text, err := os.ReadFile(archive(t, program+"-[0-9]*-oci.tar"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,14 +102,14 @@ func TestTheImageIsWholeAndRuns(t *testing.T) {
 			t.Fatal(err)
 		}
 		dir := t.TempDir()
-		program := filepath.Join(dir, config.Config.Entrypoint[0])
-		if err := os.MkdirAll(filepath.Dir(program), 0o755); err != nil {
+		path := filepath.Join(dir, config.Config.Entrypoint[0])
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(program, blobs(t, layer)[strings.TrimPrefix(config.Config.Entrypoint[0], "/")], 0o755); err != nil {
+		if err := os.WriteFile(path, blobs(t, layer)[strings.TrimPrefix(config.Config.Entrypoint[0], "/")], 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if out, err := exec.Command("chroot", dir, config.Config.Entrypoint[0], "version").CombinedOutput(); err != nil || !strings.HasPrefix(string(out), "ballast ") {
+		if out, err := exec.Command("chroot", dir, config.Config.Entrypoint[0], version).CombinedOutput(); err != nil || !strings.HasPrefix(string(out), program+" ") {
 			t.Errorf("%v: %s", err, out)
 		}
 	}
@@ -119,7 +126,7 @@ func TestPackagesAreReproducible(t *testing.T) {
 			t.Fatalf("%v: %s", err, out)
 		}
 		made, err := filepath.Glob(filepath.Join(dir, "bin/packages/*"))
-		if err != nil || len(made) != 9 {
+		if err != nil || len(made) != 14 {
 			t.Fatalf("made %v (%v)", made, err)
 		}
 		built[i] = map[string]string{}

@@ -1,4 +1,4 @@
-// Writes an OCI image for amd64 and arm64 as a tar, without a container runtime: image STAGE OUT VERSION REVISION. Times are SOURCE_DATE_EPOCH.
+// Writes an OCI image for amd64 and arm64 as a tar, without a container runtime: image STAGE PROGRAM OUT VERSION REVISION. Times are SOURCE_DATE_EPOCH.
 package main
 
 import (
@@ -22,17 +22,20 @@ import (
 )
 
 func main() {
-	if len(os.Args) != 5 {
-		fmt.Fprintln(os.Stderr, "usage: image STAGE OUT VERSION REVISION")
+	if len(os.Args) != 6 {
+		fmt.Fprintln(os.Stderr, "usage: image STAGE PROGRAM OUT VERSION REVISION")
 		os.Exit(2)
 	}
-	if err := write(os.Args[1], os.Args[2], os.Args[3], os.Args[4]); err != nil {
+	if err := write(source{os.Args[1], os.Args[2], os.Args[4], os.Args[5]}, os.Args[3]); err != nil {
 		fmt.Fprintln(os.Stderr, "image:", err)
 		os.Exit(1)
 	}
 }
 
-func write(stage, out, version, revision string) error {
+// A source is what an image is made of.
+type source struct{ stage, program, version, revision string }
+
+func write(s source, out string) error {
 	epoch, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64)
 	if err != nil {
 		return fmt.Errorf("read SOURCE_DATE_EPOCH: %w", err)
@@ -40,7 +43,7 @@ func write(stage, out, version, revision string) error {
 	made := time.Unix(epoch, 0).UTC()
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, architecture := range []string{"amd64", "arm64"} {
-		image, err := build(stage, architecture, version, revision, made)
+		image, err := build(s, architecture, made)
 		if err != nil {
 			return fmt.Errorf("make the image of %s: %w", architecture, err)
 		}
@@ -57,7 +60,7 @@ func write(stage, out, version, revision string) error {
 	if err != nil {
 		return err
 	}
-	if err := image.AppendIndex(index, layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": "ballast:" + tag(version)})); err != nil {
+	if err := image.AppendIndex(index, layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": s.program + ":" + tag(s.version)})); err != nil {
 		return err
 	}
 	return archive(dir, out, made)
@@ -79,15 +82,16 @@ type file struct {
 	mode         int64
 }
 
-func build(stage, architecture, version, revision string, made time.Time) (v1.Image, error) {
+func build(s source, architecture string, made time.Time) (v1.Image, error) {
+	documents := "usr/share/doc/" + s.program + "/"
 	var content bytes.Buffer
 	w := tar.NewWriter(&content)
 	for _, f := range []file{
-		{"usr/", "", 0o755}, {"usr/bin/", "", 0o755}, {"usr/bin/ballast", filepath.Join(stage, architecture, "ballast"), 0o755},
-		{"usr/share/", "", 0o755}, {"usr/share/doc/", "", 0o755}, {"usr/share/doc/ballast/", "", 0o755},
-		{"usr/share/doc/ballast/copyright", filepath.Join(stage, "copyright"), 0o644},
-		{"usr/share/doc/ballast/third-party-licenses.gz", filepath.Join(stage, "third-party-licenses-ballast.gz"), 0o644},
-		{"usr/share/doc/ballast/sbom.cdx.json", filepath.Join(stage, architecture, "sbom-ballast.cdx.json"), 0o644},
+		{"usr/", "", 0o755}, {"usr/bin/", "", 0o755}, {"usr/bin/" + s.program, filepath.Join(s.stage, architecture, s.program), 0o755},
+		{"usr/share/", "", 0o755}, {"usr/share/doc/", "", 0o755}, {documents, "", 0o755},
+		{documents + "copyright", filepath.Join(s.stage, "copyright"), 0o644},
+		{documents + "third-party-licenses.gz", filepath.Join(s.stage, "third-party-licenses-"+s.program+".gz"), 0o644},
+		{documents + "sbom.cdx.json", filepath.Join(s.stage, architecture, "sbom-"+s.program+".cdx.json"), 0o644},
 		{"etc/", "", 0o755}, {"etc/ballast/", "", 0o700}, {"run/", "", 0o755}, {"tmp/", "", 0o1777}, {"var/", "", 0o755}, {"var/lib/", "", 0o755},
 	} {
 		if err := put(w, f, made); err != nil {
@@ -112,12 +116,12 @@ func build(stage, architecture, version, revision string, made time.Time) (v1.Im
 		return nil, err
 	}
 	config.OS, config.Architecture, config.Created = "linux", architecture, v1.Time{Time: made}
-	config.Config.Entrypoint = []string{"/usr/bin/ballast"}
+	config.Config.Entrypoint = []string{"/usr/bin/" + s.program}
 	config.Config.Env = []string{"PATH=/usr/bin"}
 	config.Config.Labels = map[string]string{
-		"org.opencontainers.image.title":    "ballast",
-		"org.opencontainers.image.version":  version,
-		"org.opencontainers.image.revision": revision,
+		"org.opencontainers.image.title":    s.program,
+		"org.opencontainers.image.version":  s.version,
+		"org.opencontainers.image.revision": s.revision,
 		"org.opencontainers.image.licenses": "Apache-2.0 AND (GPL-2.0-only OR BSD-2-Clause)",
 	}
 	return mutate.ConfigFile(image, config)

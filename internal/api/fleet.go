@@ -184,6 +184,14 @@ func (f *fleetAPI) unhealthy(ctx context.Context) func(service string) map[netip
 
 var errDangerous = errors.New("this harms clients or cannot be taken back")
 
+// TextOf is an error without the code that it is sent with.
+func TextOf(err error) string {
+	if refused := new(connect.Error); errors.As(err, &refused) {
+		return refused.Message()
+	}
+	return err.Error()
+}
+
 // WarningsOf returns what a change was refused for until it is said that it is meant; nil: it was refused for something else.
 func WarningsOf(err error) []string {
 	var refused *connect.Error

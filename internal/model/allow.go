@@ -21,20 +21,25 @@ func ParseSources(text string) (netip.Prefix, error) {
 	return prefix, nil
 }
 
-// validateAllow refuses prefixes that are not what they seem, and services of which nobody knows when a connection begins.
-func (s *Service) validateAllow(path string, found *findings) {
-	if len(s.Allow) == 0 {
-		return
-	}
-	at := path + ".allow"
+// validateBeginnings refuses a rule about who begins connections, at a service of which nobody knows when one begins.
+func (s *Service) validateBeginnings(at string, found *findings) {
 	switch {
 	case s.Functions():
-		found.add(at, "remove it, and filter at the network functions", "what comes back to functions is from anywhere")
+		found.add(at, "remove it, and do so at the network functions", "what comes back to functions is from anywhere")
 	case s.Replicated():
 		found.add(at, "use affinity: cookie, and fallback: second-chance or hash", "packets without a cookie are those of connections in the replicated table, too")
 	case s.MPTCP.FirstPort != 0:
 		found.add(at, "remove it, or mptcp", "further subflows carry no cookie")
 	}
+}
+
+// validateAllow refuses prefixes that are not what they seem.
+func (s *Service) validateAllow(path string, found *findings) {
+	if len(s.Allow) == 0 {
+		return
+	}
+	at := path + ".allow"
+	s.validateBeginnings(at, found)
 	if len(s.Allow) > MaxAllowed {
 		found.add(at, "join prefixes", "%d prefixes, at most %d fit", len(s.Allow), MaxAllowed)
 	}

@@ -34,17 +34,12 @@ func (s *Service) validateSourceLimit(path string, found *findings) {
 		return
 	case l.Rate > MaxSourceRate:
 		found.add(at, "use less", "%d is out of range, the most is %d", l.Rate, MaxSourceRate)
-	case s.Functions():
-		found.add(at, "remove it, and limit at the network functions", "what comes back to functions is from any source")
-	case s.Replicated():
-		found.add(at, "use affinity: cookie, and fallback: second-chance or hash", "packets without a cookie are those of connections in the replicated table, too")
-	case s.MPTCP.FirstPort != 0:
-		found.add(at, "remove it, or mptcp", "further subflows are not counted")
 	case s.Affinity == AffinityQUIC:
 		found.add(at, "remove it, and have servers limit clients (Retry, RFC 9000 8.1)", "a client can show one connection id in the first packet of any number of connections")
 	case s.Protocol == ProtocolUDP && s.Affinity == AffinityHash:
 		found.add(at, "use affinity: local-table", "with affinity: hash no datagram is the first of anything")
 	}
+	s.validateBeginnings(at, found)
 	if limit := uint64(l.Rate) * MaxSourceBurstTime; l.Burst < 1 || uint64(l.Burst) > limit {
 		found.add(path+".burst", "use 1 to as many as the rate is in 1000 s", "%d is out of range with rate %d", l.Burst, l.Rate)
 	}

@@ -171,17 +171,9 @@ func refusesCertificate(err error) bool { return strings.Contains(err.Error(), "
 // plain is an error as operators are told it.
 func plain(err error) string {
 	if refusesCertificate(err) {
-		return fmt.Sprintf("it refuses this node's certificate (%s): is its clock right, and ours? Is its ca.crt the same? `ballast ctl node list` there", text(err))
+		return fmt.Sprintf("it refuses this node's certificate (%s): is its clock right, and ours? Is its ca.crt the same? `ballast ctl node list` there", api.TextOf(err))
 	}
-	return text(err)
-}
-
-// text is an error without the code before it.
-func text(err error) string {
-	if answer := new(connect.Error); errors.As(err, &answer) {
-		return answer.Message()
-	}
-	return err.Error()
+	return api.TextOf(err)
 }
 
 // miss keeps why a controller has ended a stream or did not begin one. What it answered says more than what the network does later: one

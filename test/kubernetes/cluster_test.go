@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/await"
 	"github.com/ballast-lb/ballast/internal/linux/link"
 	"github.com/ballast-lb/ballast/internal/testkit/netspace"
 )
@@ -33,9 +34,6 @@ const (
 	ballast = "../../bin/ballast"
 	kube    = "../../bin/ballast-kube"
 	parts   = "../../bin/cluster" // of Kubernetes: test/kubernetes/cluster
-
-	// patience is for what takes seconds where nothing else runs.
-	patience = 3 * time.Minute
 
 	apiServer  = "https://10.60.0.20:7443"
 	controller = "10.60.0.20"
@@ -196,20 +194,6 @@ func (c *cluster) run(host string, arguments ...string) string {
 	return said.last()
 }
 
-// await waits for a condition, and ends the test with what was missing.
-func (c *cluster) await(what string, condition func() error) {
-	c.Helper()
-	for begun := time.Now(); ; time.Sleep(50 * time.Millisecond) {
-		err := condition()
-		if err == nil {
-			return
-		}
-		if time.Since(begun) > patience {
-			c.Fatalf("%s: not within %v: %v", what, patience, err)
-		}
-	}
-}
-
 // dial connects from a host.
 func (c *cluster) dial(host string) func(ctx context.Context, network, address string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (connection net.Conn, err error) {
@@ -240,7 +224,7 @@ func (c *cluster) startAPIServer() *process {
 	c.Clientset, err = kubernetes.NewForConfig(&rest.Config{Host: apiServer, BearerToken: token, TLSClientConfig: rest.TLSClientConfig{Insecure: true},
 		Dial: c.dial("control"), QPS: 1000, Burst: 1000, Timeout: 20 * time.Second})
 	c.must(err)
-	c.await("the API server is ready", func() error {
+	await.Nil(c, "the API server is ready", func() error {
 		_, err := c.CoreV1().RESTClient().Get().AbsPath("/readyz").DoRaw(context.Background())
 		return err
 	})
@@ -273,11 +257,11 @@ func (c *cluster) startFleet() {
 		fleet += fmt.Sprintf("  - {name: %s-lb, l2: {interface: eth0}}\n", node)
 	}
 	c.write("fleet.yaml", fleet)
-	c.await("the controller leads", func() error {
+	await.Nil(c, "the controller leads", func() error {
 		_, err := c.client("control", "c1").Status(context.Background())
 		return err
 	})
-	c.await("the fleet is applied", func() error {
+	await.Nil(c, "the fleet is applied", func() error {
 		command := exec.Command(ballast, "ctl", "apply", "--yes", "--instance", "c1", "--run-dir", c.path("control"), "-f", c.path("fleet.yaml"))
 		if text, err := command.CombinedOutput(); err != nil {
 			return fmt.Errorf("%w: %s", err, text)

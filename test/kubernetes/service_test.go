@@ -16,6 +16,8 @@ import (
 	discovery "k8s.io/api/discovery/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/ballast-lb/ballast/internal/await"
 )
 
 var background = context.Background()
@@ -77,7 +79,7 @@ func (c *cluster) addService() (address string) {
 		Ports: []core.ServicePort{{Name: "http", Port: 80, TargetPort: intstr.FromInt32(8080), Protocol: core.ProtocolTCP}},
 	}}, meta.CreateOptions{})
 	c.must(err)
-	c.await("the Service has an address", func() error {
+	await.Nil(c, "the Service has an address", func() error {
 		service, err := c.CoreV1().Services("default").Get(background, "web", meta.GetOptions{})
 		if err != nil {
 			return err
@@ -126,7 +128,7 @@ func (c *cluster) get(url string) (node string, body io.ReadCloser, err error) {
 // awaitNodes waits until exactly these nodes get new connections.
 func (c *cluster) awaitNodes(address string, want ...string) {
 	c.Helper()
-	c.await(fmt.Sprintf("%v get new connections", want), func() error {
+	await.Nil(c, fmt.Sprintf("%v get new connections", want), func() error {
 		got := map[string]int{}
 		for range 20 {
 			node, body, err := c.get("http://" + address)
@@ -162,7 +164,7 @@ func TestAServiceOfAClusterIsBalanced(t *testing.T) {
 	address := c.addService()
 	c.awaitNodes(address, "n1", "n2")
 	for _, node := range c.nodes {
-		c.await(node+" is ready", func() error {
+		await.Nil(c, node+" is ready", func() error {
 			status, err := c.client(node, "agent").Status(background)
 			if err == nil && !status.Ready {
 				err = fmt.Errorf("%+v", status)
@@ -183,7 +185,7 @@ func TestAServiceOfAClusterIsBalanced(t *testing.T) {
 	c.awaitNodes(address, "n1", "n2")
 	ended()
 	c.restartAPIServer()
-	c.await("the API server is back", func() error {
+	await.Nil(c, "the API server is back", func() error {
 		_, err := c.CoreV1().Nodes().Get(background, "n1", meta.GetOptions{})
 		return err
 	})
@@ -193,7 +195,7 @@ func TestAServiceOfAClusterIsBalanced(t *testing.T) {
 	ended = c.downloads(address, lives)
 	t.Logf("%s, which has the address, loses its link", owner)
 	c.must(c.spaces["router"].SetLink(owner, false))
-	c.await("the address has moved", func() error {
+	await.Nil(c, "the address has moved", func() error {
 		if now := c.owner(address); now != lives {
 			return fmt.Errorf("%q has it", now)
 		}

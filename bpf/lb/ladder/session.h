@@ -7,6 +7,7 @@
 #include "lb/state/holds.h"
 #include "lb/state/service.h"
 #include "lb/state/sessions.h"
+#include "lb/state/source_limits.h"
 #include "lb/state/verdict.h"
 #include "lb/affinity/decision.h"
 #include "lb/ladder/placed.h"
@@ -71,6 +72,14 @@ inline_always _Bool repeats_freely(struct session_begun *before)
 		return 0;
 	before->generation++;
 	return 1;
+}
+
+/* The first segment of a connection has come. Is it one too many of its source? again: it has come before, then; 0: it
+ * has not. */
+inline_always _Bool is_over_session_limit(const struct packet *p, const struct service *service,
+					  struct session_begun *again)
+{
+	return service->source_step && !(again && repeats_freely(again)) && is_over_source_limit(p, service);
 }
 
 /* VERDICT_CONTINUE: lb_session decides. A global function: see steer_slow. */

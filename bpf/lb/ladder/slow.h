@@ -17,9 +17,12 @@
 #include "lb/ladder/replicas.h"
 #include "lb/ladder/session.h"
 
-/* Keys of maps lie on the stack only as long as they are used. */
+/* Keys of maps lie on the stack only as long as they are used. No service has protocol 0: its key stands for the
+ * address itself. */
 static __noinline const __u32 *find_vip_of(const struct packet *p)
 {
+	if (!p->protocol)
+		return 0;
 	return find_vip(p->destination, p->destination_port, p->protocol, p->ipv6);
 }
 

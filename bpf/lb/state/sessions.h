@@ -74,6 +74,14 @@ static __noinline struct session_begun *session_begun_find(__u64 hash)
 	return 0;
 }
 
+/* The same of one whose first byte has that sequence number: another one is of another connection. */
+inline_always struct session_begun *session_begun_again(__u64 hash, __be32 sequence)
+{
+	struct session_begun *begun = session_begun_find(hash);
+
+	return begun && begun->sequence == sequence ? begun : 0;
+}
+
 /* In the slot of an earlier one of the flow, or of the oldest. CPUs share a set without a lock: a race sends a packet
  * astray, which comes again. */
 __noinline int session_begun_put(__u64 hash, const struct session_begun *begun)

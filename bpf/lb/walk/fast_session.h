@@ -67,13 +67,12 @@ inline_always int fast_hello(struct xdp_md *ctx, const struct packet *p, struct 
 			     const struct session_config *config, const struct hello_text *text, __be32 sequence,
 			     __u32 echo, __u64 hash)
 {
-	const struct session_begun *before = session_begun_find(hash);
 	struct session_begun begun = { .sequence = sequence };
 	volatile __u8 verdict; /* unknown to the verifier, which walks what follows once */
 	struct finding f = {};
 	int action, outcome;
 
-	if ((before && before->sequence == sequence) || hold_waits(hash))
+	if (session_begun_again(hash, sequence) || hold_waits(hash))
 		return NOT_FAST;
 	verdict = fast_by_hello(p, d, config, text, syn_cookie_fallback(echo, hash, d->service->cookie_bits), &outcome);
 	if (verdict == VERDICT_CONTINUE)

@@ -7,7 +7,6 @@
 #include "lb/state/loads.h"
 #include "lb/state/service.h"
 #include "lb/state/sessions.h"
-#include "lb/state/source_limits.h"
 #include "lb/state/verdict.h"
 #include "lb/ladder/session.h"
 #include "lb/walk/handshake.h"
@@ -15,15 +14,14 @@
 /* The client has proved that it has our answer. It may do so again. */
 inline_always int proxied_begins(const struct session_work *w, const struct service *service)
 {
-	struct session_begun *before = session_begun_find(w->hash);
-	_Bool again = before && before->sequence == w->sequence;
+	struct session_begun *again = session_begun_again(w->hash, w->sequence);
 	struct session_begun begun = { .sequence = w->sequence, .id = w->fallback };
 	const struct server *server = server_by_id(service, w->fallback);
 
-	if (!(again && repeats_freely(before)) && is_over_source_limit(&w->packet, service))
+	if (is_over_session_limit(&w->packet, service, again))
 		return DROPPED_SOURCE_LIMIT;
 	if (again && w->echo)
-		return session_again(before);
+		return session_again(again);
 	begun.at = session_now();
 	if (!w->echo) { /* later packets go by placement as well */
 		if (!again && service->source_step)

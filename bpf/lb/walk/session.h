@@ -17,7 +17,6 @@
 #include "lb/state/service.h"
 #include "lb/state/session_outcomes.h"
 #include "lb/state/sessions.h"
-#include "lb/state/source_limits.h"
 #include "lb/state/trace.h"
 #include "lb/state/verdict.h"
 #include "lb/affinity/closing.h"
@@ -51,8 +50,7 @@ inline_always int session_read(struct xdp_md *ctx, struct session_work *w, __u32
 __noinline int session_hello(struct xdp_md *ctx, struct session_work *w, const struct service *service,
 			     const struct session_config *config)
 {
-	struct session_begun *before;
-	_Bool again;
+	struct session_begun *again;
 	struct session_begun begun = {};
 	enum verdict verdict;
 	const struct server *server;
@@ -64,12 +62,11 @@ __noinline int session_hello(struct xdp_md *ctx, struct session_work *w, const s
 	w->base = w->sequence;
 	w->outcome = HELLO_MORE;
 	if (w->begins) {
-		before = session_begun_find(w->hash);
-		again = before && before->sequence == w->base; /* and is no other connection */
-		if (!(again && repeats_freely(before)) && is_over_source_limit(&w->packet, service))
+		again = session_begun_again(w->hash, w->base);
+		if (is_over_session_limit(&w->packet, service, again))
 			return DROPPED_SOURCE_LIMIT;
 		if (again)
-			return session_again(before);
+			return session_again(again);
 		w->outcome = w->echo ? session_read(ctx, w, w->payload)
 				     : HELLO_NOT_TLS; /* without timestamps only placement finds the connection again */
 	}

@@ -43,7 +43,7 @@ inline_always __u32 unreachable_kind(const struct packet *p)
 }
 
 /* To a VIP that refuses, and for none of its services? Neither what is an answer itself or has no ports, nor what has
- * IP options, nor a TCP segment in fragments, whose length is not known. Protocol 0 would find the address itself. */
+ * IP options, nor a TCP segment in fragments, whose length is not known. */
 inline_always _Bool is_unserved(struct xdp_md *ctx, const struct packet *p)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
@@ -55,7 +55,7 @@ inline_always _Bool is_unserved(struct xdp_md *ctx, const struct packet *p)
 	if (p->protocol == IPPROTO_TCP ? p->fragment || p->tcp_flags & TCP_FLAG_RST_BIT : !unreachable_kind(p))
 		return 0;
 	vip = find_vip_address(p);
-	return vip && *vip & VIP_REJECTS && (!p->protocol || !find_vip_of(p));
+	return vip && *vip & VIP_REJECTS && !find_vip_of(p);
 }
 
 /* VERDICT_CONTINUE: it is not refused. A global function: it is verified once, not for every path that leads here. */

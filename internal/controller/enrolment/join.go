@@ -33,17 +33,9 @@ func (e *Enrolment) Serve(c *tls.Conn) {
 	if err != nil {
 		e.o.Refused(c.RemoteAddr().String(), err)
 		code := connect.CodeOf(err)
-		answer = &ballastv1.JoinAnswer{Refused: textOf(err), Again: code == connect.CodeUnavailable || code == connect.CodeUnknown || code == connect.CodeResourceExhausted}
+		answer = &ballastv1.JoinAnswer{Refused: api.TextOf(err), Again: code == connect.CodeUnavailable || code == connect.CodeUnknown || code == connect.CodeResourceExhausted}
 	}
 	enrol.Send(c, answer) // who asked may have gone
-}
-
-// textOf is an error without its code.
-func textOf(err error) string {
-	if refused := new(connect.Error); errors.As(err, &refused) {
-		return refused.Message()
-	}
-	return err.Error()
 }
 
 func (e *Enrolment) converse(c *tls.Conn) (*ballastv1.JoinAnswer, error) {

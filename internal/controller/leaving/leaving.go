@@ -3,7 +3,6 @@ package leaving
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -121,7 +120,7 @@ func (l *Leaving) drainNode(ctx context.Context, name string, r *ballastv1.Leavi
 		case connect.CodeOf(err) != connect.CodeFailedPrecondition:
 			return nil, err
 		case !r.Force: // too few others stay
-			return nil, api.Dangerous([]string{textOf(err) + ": the entries that it alone has are lost when it leaves"})
+			return nil, api.Dangerous([]string{api.TextOf(err) + ": the entries that it alone has are lost when it leaves"})
 		default:
 			onRing = false // it is not waited for
 		}
@@ -155,7 +154,7 @@ func (l *Leaving) Leave(ctx context.Context, _ *ballastv1.LeaveRequest) (*ballas
 		case err == nil:
 			answer.Changes = forgotten
 		case connect.CodeOf(err) != connect.CodeNotFound:
-			answer.Remains = append(answer.Remains, textOf(err))
+			answer.Remains = append(answer.Remains, api.TextOf(err))
 		}
 	} else {
 		answer.Remains = append(answer.Remains, fmt.Sprintf("%s has a newer certificate as %s: if nobody uses it, `ballast ctl pki revoke %s%s`, then `ballast ctl node forget %s`",
@@ -185,12 +184,4 @@ func (l *Leaving) forget(ctx context.Context, who *pki.Identity) (changes []stri
 			return nil, err
 		}
 	}
-}
-
-// textOf is an error without its code.
-func textOf(err error) string {
-	if refused := new(connect.Error); errors.As(err, &refused) {
-		return refused.Message()
-	}
-	return fmt.Sprint(err)
 }

@@ -31,7 +31,10 @@ func helloWorld(t *testing.T) *world {
 	ids := func(ids ...uint16) func(*model.Service) { return withServers(false, ids...) }
 	w := newWorld(t, serviceOf("ipip", fastVIP(10), sessions(model.ForwardIPIP, nil)), serviceOf("gue", fastVIP(11), sessions(model.ForwardGUE, nil)),
 		serviceOf("l2", fastVIP(12), sessions(model.ForwardL2, nil)), serviceOf("over6", fastVIP(13), sessions(model.ForwardIPIP, withServers(true, 1, 2, 3))),
-		serviceOf("p2c", fastVIP(14), sessions(model.ForwardIPIP, func(s *model.Service) { s.Dispatch = model.DispatchP2C })),
+		serviceOf("p2c", fastVIP(14), sessions(model.ForwardIPIP, func(s *model.Service) {
+			s.Dispatch = model.DispatchP2C // among one server: what both paths draw is not the same
+			withServers(false, 1)(s)
+		})),
 		serviceOf("limited", fastVIP(15), limitedTo(2)), serviceOf("tagged", fastVIP(16), sessions(model.ForwardIPIP, ids(41, 42))),
 		serviceOf("narrow", fastVIP(17), sessions(model.ForwardIPIP, ids(127, 3))), serviceOf("down", fastVIP(18), sessions(model.ForwardIPIP, nil)),
 		serviceOf("six", vip6, sessions(model.ForwardIPIP, nil)), serviceOf("six4", plus(vip6, 1), sessions(model.ForwardGUE, ids(1, 2, 3))),

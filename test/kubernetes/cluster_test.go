@@ -42,13 +42,14 @@ const (
 	classOfUs  = "ballast.io/l4"
 )
 
-// A cluster is a client behind a router, nodes on a bridge of it with a pod each, and a host with the API server, a controller and ballast-kube:
+// A cluster is a client behind a router, nodes on a bridge of it with a host of pods each, and a host with the API server, a controller and ballast-kube:
 //
 //	client ---- router ==(bridge)== n1 -- p1, n2 -- p2, control
 type cluster struct {
 	*testing.T
 	dir    string
-	nodes  []string
+	nodes  []string // nNUMBER, from 1 to 9
+	mode   string   // of kube-proxy
 	spaces map[string]*netspace.Space
 	wire   *link.Wire
 	*kubernetes.Clientset
@@ -60,7 +61,7 @@ func newCluster(t *testing.T, nodes ...string) *cluster {
 			t.Skip("make test-kubernetes builds what this needs, and runs it as root")
 		}
 	}
-	c := &cluster{T: t, dir: t.TempDir(), nodes: nodes, spaces: map[string]*netspace.Space{}}
+	c := &cluster{T: t, dir: t.TempDir(), mode: "nftables", spaces: map[string]*netspace.Space{}}
 	var err error
 	c.wire, err = link.Load()
 	c.must(err)
@@ -72,18 +73,26 @@ func newCluster(t *testing.T, nodes ...string) *cluster {
 		netspace.End{Space: router, Interface: "clients", MTU: 1500, Addresses: prefixes("10.61.0.1/24")}))
 	c.route("client", "10.61.0.1")
 	c.join("control", "10.60.0.20/24")
-	for i, node := range nodes {
-		c.join(node, fmt.Sprintf("%s/24", nodeAddress(i)))
-		pod := c.space("p" + node[1:])
-		c.must(netspace.Connect(netspace.End{Space: pod, Interface: "eth0", MTU: 1500, Addresses: prefixes(podAddress(i) + "/24")},
-			netspace.End{Space: c.spaces[node], Interface: "pod", MTU: 1500, Addresses: prefixes(fmt.Sprintf("10.78.%d.1/24", i+1))}))
-		c.route("p"+node[1:], fmt.Sprintf("10.78.%d.1", i+1))
+	for _, node := range nodes {
+		c.addMachine(node)
 	}
 	return c
 }
 
-func nodeAddress(i int) string { return fmt.Sprintf("10.60.0.%d", 11+i) }
-func podAddress(i int) string  { return fmt.Sprintf("10.78.%d.2", i+1) }
+// addMachine connects a node and its pods.
+func (c *cluster) addMachine(node string) {
+	c.nodes = append(c.nodes, node)
+	c.join(node, nodeAddress(node)+"/24")
+	pods := podsOf(node)
+	gateway := "10.78." + node[1:] + ".1"
+	c.must(netspace.Connect(netspace.End{Space: c.space(pods), Interface: "eth0", MTU: 1500, Addresses: prefixes(podAddress(node, 0) + "/24")},
+		netspace.End{Space: c.spaces[node], Interface: "pod", MTU: 1500, Addresses: prefixes(gateway + "/24")}))
+	c.route(pods, gateway)
+}
+
+func podsOf(node string) string                { return "p" + node[1:] }
+func nodeAddress(node string) string           { return "10.60.0.1" + node[1:] }
+func podAddress(node string, count int) string { return fmt.Sprintf("10.78.%s.%d", node[1:], 2+count) }
 
 func prefixes(texts ...string) (out []netip.Prefix) {
 	for _, text := range texts {
@@ -238,24 +247,12 @@ func (c *cluster) restartAPIServer() *process {
 		"--authorization-mode", "AlwaysAllow", "--token-auth-file", c.path("tokens.csv"), "--disable-admission-plugins", "ServiceAccount")
 }
 
-// startFleet starts a controller, ballast-kube, and on each node kube-proxy and both roles of Ballast.
-func (c *cluster) startFleet() {
-	tls := c.path("tls")
-	c.run("control", ballast, "ctl", "pki", "init", tls)
-	issue := func(role, name, address string) {
-		c.run("control", ballast, "ctl", "pki", "issue", tls, role, name, "--address", address)
-	}
-	issue("controller", "c1", controller)
-	issue("source", "kube", controller)
-	for i, node := range c.nodes {
-		issue("lb", node+"-lb", nodeAddress(i))
-		issue("agent", node, nodeAddress(i))
-	}
-	c.start("control", ballast, "controller", "--name", "c1", "--tls-dir", tls, "--data-dir", c.path("controller"), "--run-dir", c.path("control"), "--listen", controller+":6443")
-	fleet := "services: []\nnodes:\n"
-	for _, node := range c.nodes {
-		fleet += fmt.Sprintf("  - {name: %s-lb, l2: {interface: eth0}}\n", node)
-	}
+// startFleet starts a controller, ballast-kube, and on each node kube-proxy and both roles of Ballast. fleet is what an operator sets beforehand.
+func (c *cluster) startFleet(fleet string) {
+	c.run("control", ballast, "ctl", "pki", "init", c.path("tls"))
+	c.issue("controller", "c1", controller)
+	c.issue("source", "kube", controller)
+	c.start("control", ballast, "controller", "--name", "c1", "--tls-dir", c.path("tls"), "--data-dir", c.path("controller"), "--run-dir", c.path("control"), "--listen", controller+":6443")
 	c.write("fleet.yaml", fleet)
 	await.Nil(c, "the controller leads", func() error {
 		_, err := c.client("control", "c1").Status(context.Background())
@@ -269,14 +266,40 @@ func (c *cluster) startFleet() {
 		return nil
 	})
 	for _, node := range c.nodes {
-		for _, role := range []string{"lb", "agent"} {
-			c.Cleanup(func() { c.run(node, ballast, role, "--detach", "--instance", role, "--run-dir", c.path(node)) })
-			c.startRole(role, node)
-		}
-		c.start(node, parts, "kube-proxy", "--kubeconfig", c.path("kubeconfig"), "--proxy-mode", "nftables", "--hostname-override", node, "--cluster-cidr", "10.78.0.0/16",
-			"--conntrack-max-per-core", "0", "--conntrack-tcp-timeout-established", "0s", "--conntrack-tcp-timeout-close-wait", "0s")
+		c.startNode(node)
+		c.startProxy(node)
 	}
 	c.startKube()
+}
+
+// announced is a fleet whose nodes announce VIPs by ARP.
+func (c *cluster) announced() string {
+	fleet := "services: []\nnodes:\n"
+	for _, node := range c.nodes {
+		fleet += fmt.Sprintf("  - {name: %s-lb, l2: {interface: eth0}}\n", node)
+	}
+	return fleet
+}
+
+func (c *cluster) issue(role, name, address string) {
+	c.run("control", ballast, "ctl", "pki", "issue", c.path("tls"), role, name, "--address", address)
+}
+
+// startNode starts both roles on a node.
+func (c *cluster) startNode(node string) (roles map[string]*process) {
+	c.issue("lb", node+"-lb", nodeAddress(node))
+	c.issue("agent", node, nodeAddress(node))
+	roles = map[string]*process{}
+	for _, role := range []string{"lb", "agent"} {
+		c.Cleanup(func() { c.run(node, ballast, role, "--detach", "--instance", role, "--run-dir", c.path(node)) })
+		roles[role] = c.startRole(role, node)
+	}
+	return roles
+}
+
+func (c *cluster) startProxy(node string) *process {
+	return c.start(node, parts, "kube-proxy", "--kubeconfig", c.path("kubeconfig"), "--proxy-mode", c.mode, "--hostname-override", node, "--cluster-cidr", "10.78.0.0/16",
+		"--conntrack-max-per-core", "0", "--conntrack-tcp-timeout-established", "0s", "--conntrack-tcp-timeout-close-wait", "0s")
 }
 
 func (c *cluster) startKube() *process {
@@ -309,7 +332,7 @@ func (c *cluster) client(host, instance string) *api.Client {
 // startPod serves pages that last, on port 8080 of a node's pod.
 func (c *cluster) startPod(node string) {
 	var listener net.Listener
-	c.must(c.spaces["p"+node[1:]].Do(func() (err error) {
+	c.must(c.spaces[podsOf(node)].Do(func() (err error) {
 		listener, err = net.Listen("tcp", ":8080")
 		return err
 	}))

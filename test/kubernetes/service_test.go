@@ -38,22 +38,25 @@ func (c *cluster) stream(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// addNodes makes the API server know the nodes.
-func (c *cluster) addNodes() {
-	for i, name := range c.nodes {
+// addNodes makes the API server know nodes.
+func (c *cluster) addNodes(names ...string) {
+	for _, name := range names {
 		node, err := c.CoreV1().Nodes().Create(background, &core.Node{ObjectMeta: meta.ObjectMeta{Name: name}}, meta.CreateOptions{})
 		c.must(err)
-		node.Status.Addresses = []core.NodeAddress{{Type: core.NodeInternalIP, Address: nodeAddress(i)}}
+		node.Status.Addresses = []core.NodeAddress{{Type: core.NodeInternalIP, Address: nodeAddress(name)}}
 		node.Status.Conditions = []core.NodeCondition{{Type: core.NodeReady, Status: core.ConditionTrue}}
 		_, err = c.CoreV1().Nodes().UpdateStatus(background, node, meta.UpdateOptions{})
 		c.must(err)
 	}
 }
 
-// endpoint is a pod of a node, and its state.
-func (c *cluster) endpoint(i int, ready, terminating bool) discovery.Endpoint {
-	serving := true
-	return discovery.Endpoint{Addresses: []string{podAddress(i)}, NodeName: &c.nodes[i], Conditions: discovery.EndpointConditions{Ready: &ready, Serving: &serving, Terminating: &terminating}}
+// ready is a pod at an address of a node that takes new connections, ending is one that serves those that it has.
+func ready(node, address string) discovery.Endpoint  { return endpoint(node, address, true) }
+func ending(node, address string) discovery.Endpoint { return endpoint(node, address, false) }
+
+func endpoint(node, address string, ready bool) discovery.Endpoint {
+	serving, terminating := true, !ready
+	return discovery.Endpoint{Addresses: []string{address}, NodeName: &node, Conditions: discovery.EndpointConditions{Ready: &ready, Serving: &serving, Terminating: &terminating}}
 }
 
 // setEndpoints says which pods the service has.
@@ -125,6 +128,18 @@ func (c *cluster) get(url string) (node string, body io.ReadCloser, err error) {
 	return response.Header.Get("Node"), response.Body, nil
 }
 
+// awaitReady waits until a role of a node says that it does its work.
+func (c *cluster) awaitReady(node, role string) {
+	c.Helper()
+	await.Nil(c, role+" of "+node+" is ready", func() error {
+		status, err := c.client(node, role).Status(background)
+		if err == nil && !status.Ready {
+			err = fmt.Errorf("%+v", status)
+		}
+		return err
+	})
+}
+
 // awaitNodes waits until exactly these nodes get new connections.
 func (c *cluster) awaitNodes(address string, want ...string) {
 	c.Helper()
@@ -155,30 +170,25 @@ func (c *cluster) awaitNodes(address string, want ...string) {
 func TestAServiceOfAClusterIsBalanced(t *testing.T) {
 	c := newCluster(t, "n1", "n2")
 	server := c.startAPIServer()
-	c.addNodes()
-	c.startFleet()
+	c.addNodes(c.nodes...)
+	c.startFleet(c.announced())
+	first, second := podAddress("n1", 0), podAddress("n2", 0)
 	for _, node := range c.nodes {
 		c.startPod(node)
 	}
-	c.setEndpoints(c.endpoint(0, true, false), c.endpoint(1, true, false))
+	c.setEndpoints(ready("n1", first), ready("n2", second))
 	address := c.addService()
 	c.awaitNodes(address, "n1", "n2")
 	for _, node := range c.nodes {
-		await.Nil(c, node+" is ready", func() error {
-			status, err := c.client(node, "agent").Status(background)
-			if err == nil && !status.Ready {
-				err = fmt.Errorf("%+v", status)
-			}
-			return err
-		})
+		c.awaitReady(node, "agent")
 	}
 
 	ended := c.downloads(address, "n1", "n2")
 	t.Log("the pod of n1 ends, and serves on meanwhile")
-	c.setEndpoints(c.endpoint(0, false, true), c.endpoint(1, true, false))
+	c.setEndpoints(ending("n1", first), ready("n2", second))
 	c.awaitNodes(address, "n2")
 	t.Log("there is another in its place")
-	c.setEndpoints(c.endpoint(0, true, false), c.endpoint(1, true, false))
+	c.setEndpoints(ready("n1", first), ready("n2", second))
 	c.awaitNodes(address, "n1", "n2")
 	t.Log("the API server is gone")
 	server.end(syscall.SIGKILL)

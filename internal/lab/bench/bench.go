@@ -73,7 +73,7 @@ func Run(ctx context.Context, options Options) ([]Cell, error) {
 
 // inMemory are subjects that are not measured over devices: their frames do not come back, or differ from others only in what the program reads.
 func (r *rig) inMemory(device net.HardwareAddr) []subject {
-	all := []subject{r.stopped(), r.acknowledgement()}
+	all := []subject{r.stopped(), r.acknowledgement(), r.refused()}
 	return slices.Concat(all, r.throughSubjects(device), r.optionSubjects())
 }
 

@@ -32,7 +32,8 @@ func TestEveryCellIsMeasuredAndEveryPacketAccountedFor(t *testing.T) {
 	}
 	programs := []string{"empty", "parse-swap", "minimal-ipip", "hash", "cookie", "cookie-ipv6", "cookie-gue", "syn-rr", "syn-p2c", "syn-least", "syn-awrr", "syn-awfd",
 		"syn-choices", "syn-choices-srv6", "history", "quic-single-pass", "quic-four-pass", "quic-plain", "quic-initial",
-		"quic-initial-known", "udp-hash", "cookie-l2", "session-syn", "session-hello", "session-hello-new", "session-cookie", "no-timestamp", "replica-hit", "hash-stop", "session-ack",
+		"quic-initial-known", "udp-hash", "cookie-l2", "session-syn", "session-hello", "session-hello-new", "session-cookie", "allow-syn", "allow-cookie", "source-limit-syn",
+		"source-limit-cookie", "syn-proxy-syn", "syn-proxy-first", "syn-proxy-cookie", "no-timestamp", "replica-hit", "hash-stop", "session-ack", "allow-refused",
 		"through-in", "through-out", "through-out-unmarked", "options-8-first", "options-8-shifted", "options-11-first", "options-11-behind-sack",
 		"options-13-first", "options-13-behind-sack", "options-15-first", "options-15-behind-sack", "options-15-behind-nops", "peer"}
 	if len(cells) != len(programs)*len(flows) {

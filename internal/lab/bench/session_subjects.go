@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -34,22 +35,18 @@ var helloExtensions = [][2]uint16{{0, 16}, {11, 4}, {10, 12}, {35, 0}, {16, 14},
 // sessionSubjects are what begins a connection with session tls, each of another one: a SYN that is answered, a hello that shows a ticket and one that
 // shows none; and a packet of one that knows its cookie.
 func (r *rig) sessionSubjects() []subject {
-	syn, established := wrapper.Cell{Growth: synACKLength - wrapper.FrameLength}, carryingCell(&r.fleet, sessionVIP, segmentACK)
-	copy(syn.Frame[:], segment(sessionVIP, segmentSYN, synOptions, nil)) // the rest is padding: a frame that comes again over veth is as short as its answer
-	answered := &wrapper.Answered{Key: plan.SYNCookieKey(&r.fleet.Keys, sessionVIP), Options: reported}
+	established := carryingCell(&r.fleet, sessionVIP, segmentACK)
+	answered := r.answers(sessionVIP)
 	place, lb := r.places[sessionVIP.String()], r.lb.Program()
 	first := func(name, verdict string, shown []byte, check func([]byte, sent) error) subject {
 		whole := segment(sessionVIP, segmentACK, ackOptions, clientHello(shown))
 		cell := carryingCell(&r.fleet, sessionVIP, segmentACK)
 		cell.Frame, cell.Behind, cell.Answered = [wrapper.FrameLength]byte(whole), whole[wrapper.FrameLength:], answered
-		return subject{name: name, program: lb, cell: cell, verdict: verdict, place: place, check: check, fresh: &r.begun, prepare: func() error {
-			answered.Seconds = uint64(time.Now().Unix())
-			return nil
-		}}
+		return subject{name: name, program: lb, cell: cell, verdict: verdict, place: place, check: check, fresh: &r.begun, prepare: asOfNow(answered)}
 	}
 	name := sessionid.Seal(plan.SessionIDKey(r.fleet.Keys.Cookie[cookieEpoch], sessionVIP), 77, sessionServer)
 	return []subject{
-		{name: "session-syn", program: lb, cell: syn, verdict: "answered_syn", place: place, check: r.checkSYNACK},
+		r.answeredSYN("session-syn", sessionVIP),
 		first("session-hello", "forwarded_by_session", name[:], func(output []byte, s sent) error {
 			return checkServer(output, s, serverAddress(sessionServer), identification)
 		}),
@@ -58,16 +55,34 @@ func (r *rig) sessionSubjects() []subject {
 	}
 }
 
+// answeredSYN is a SYN that the load balancer answers.
+func (r *rig) answeredSYN(name string, vip netip.Addr) subject {
+	syn := wrapper.Cell{Growth: synACKLength - wrapper.FrameLength}
+	copy(syn.Frame[:], segment(vip, segmentSYN, synOptions, nil)) // the rest is padding: a frame that comes again over veth is as short as its answer
+	return subject{name: name, program: r.lb.Program(), cell: syn, verdict: "answered_syn", place: r.places[vip.String()],
+		check: func(output []byte, s sent) error { return r.checkSYNACK(vip, output, s) }}
+}
+
+// answers are those to the SYNs of what a connection begins with.
+func (r *rig) answers(vip netip.Addr) *wrapper.Answered {
+	return &wrapper.Answered{Key: plan.SYNCookieKey(&r.fleet.Keys, vip), Options: reported}
+}
+
+// asOfNow has the SYN that is answered come at the time of a measurement: cookies in sequence numbers age.
+func asOfNow(answered *wrapper.Answered) func() error {
+	return func() error {
+		answered.Seconds = uint64(time.Now().Unix())
+		return nil
+	}
+}
+
 // acknowledgement is the segment between SYN and hello, which the load balancer drops.
 func (r *rig) acknowledgement() subject {
 	cell := carryingCell(&r.fleet, sessionVIP, segmentACK)
 	copy(cell.Frame[:], segment(sessionVIP, segmentACK, ackOptions, nil)) // the rest is padding
-	cell.Answered = &wrapper.Answered{Key: plan.SYNCookieKey(&r.fleet.Keys, sessionVIP), Options: reported}
+	cell.Answered = r.answers(sessionVIP)
 	return subject{name: "session-ack", program: r.lb.Program(), lb: r.lb, cell: cell, keeps: true, action: xdpDrop, verdict: "dropped_handshake",
-		place: r.places[sessionVIP.String()], check: checkUnchanged, prepare: func() error {
-			cell.Answered.Seconds = uint64(time.Now().Unix())
-			return nil
-		}}
+		place: r.places[sessionVIP.String()], check: checkUnchanged, prepare: asOfNow(cell.Answered)}
 }
 
 // clientHello is a record that shows a ticket that begins so; nil: none.
@@ -99,24 +114,24 @@ func clientHello(shown []byte) []byte {
 var reported = syncookie.Options{MSS: 1460, WindowScale: 7, SACK: true}
 
 // checkSYNACK: the answer's timestamp names one of the servers, its sequence number is a cookie of that and of the SYN, and all else is as it must be.
-func (r *rig) checkSYNACK(output []byte, s sent) error {
+func (r *rig) checkSYNACK(vip netip.Addr, output []byte, s sent) error {
 	if len(output) != synACKLength {
 		return fmt.Errorf("the answer is %d bytes", len(output))
 	}
-	service, client := r.fleet.Service(sessionVIP.String()), s.cell.Client(s.flow)
+	service, client := r.fleet.Service(vip.String()), s.cell.Client(s.flow)
 	number, timestamp := binary.BigEndian.Uint32(output[38:]), binary.BigEndian.Uint32(output[66:])
-	hash := cookie.FlowHash(cookie.ServiceKey(r.fleet.Keys.Cookie[cookieEpoch], sessionVIP, model.ProtocolTCP), client, servicePort)
+	hash := cookie.FlowHash(cookie.ServiceKey(r.fleet.Keys.Cookie[cookieEpoch], vip, model.ProtocolTCP), client, servicePort)
 	fallback := syncookie.Fallback(service.CookieBits, timestamp, hash)
 	if fallback < 1 || fallback > servers || syncookie.Timestamp(service.CookieBits, cookieEpoch, fallback, hash) != timestamp {
 		return fmt.Errorf("the answer's timestamp %#x names server %d", timestamp, fallback)
 	}
 	flow := syncookie.Flow{Client: client, ServicePort: servicePort, Sequence: 1, Timestamp: timestamp}
-	if o, ok := syncookie.Read(plan.SYNCookieKey(&r.fleet.Keys, sessionVIP), flow, number, uint64(time.Now().Unix())); !ok || o != reported {
+	if o, ok := syncookie.Read(plan.SYNCookieKey(&r.fleet.Keys, vip), flow, number, uint64(time.Now().Unix())); !ok || o != reported {
 		return fmt.Errorf("the answer's sequence number %#x is of %+v", number, o)
 	}
 	mss := 1500 - plan.Overhead(service, serverAddress(fallback)) - 40
 	options := slices.Concat([]byte{2, 4, byte(mss >> 8), byte(mss), 1, 3, 3, plan.SessionScale, 4, 2, 8, 10}, output[66:70], []byte{0, 0, 0, 1})
-	ip := &layers.IPv4{Version: 4, TTL: 64, Flags: layers.IPv4DontFragment, Protocol: layers.IPProtocolTCP, SrcIP: sessionVIP.AsSlice(), DstIP: net.IP(client.Addr().AsSlice())}
+	ip := &layers.IPv4{Version: 4, TTL: 64, Flags: layers.IPv4DontFragment, Protocol: layers.IPProtocolTCP, SrcIP: vip.AsSlice(), DstIP: net.IP(client.Addr().AsSlice())}
 	tcp := &layers.TCP{SrcPort: servicePort, DstPort: layers.TCPPort(client.Port()), Seq: number, Ack: 2, SYN: true, ACK: true, Window: 64240, Options: tcpOptions(options)}
 	if err := tcp.SetNetworkLayerForChecksum(ip); err != nil {
 		return err

@@ -211,6 +211,7 @@ func fleet() model.Fleet {
 	stop := newService(stopVIP, model.DispatchMaglev)
 	stop.Affinity, stop.Fallback, stop.Forward = model.AffinityHash, model.FallbackSecondChance, model.ForwardGUE
 	f.Services = append(f.Services, l2, udp, sessions, stop, throughService())
+	f.Services = append(f.Services, guardedServices()...)
 	f.ApplyDefaults()
 	return f
 }
@@ -307,6 +308,7 @@ func (r *rig) subjects() []subject {
 		subject{name: "cookie-l2", program: lb, cell: carryingCell(&r.fleet, l2VIP, segmentACK), keeps: true, verdict: "forwarded_by_cookie", place: place(l2VIP),
 			check: checkCookieL2})
 	all = append(all, r.sessionSubjects()...)
+	all = append(all, r.guardedSubjects()...)
 	all = append(all, subject{name: "no-timestamp", program: lb, cell: short, verdict: "forwarded_no_timestamp", place: place(rrVIP), check: r.checkPlaced(rrVIP)},
 		r.hits.subject())
 	for i := range all {

@@ -15,7 +15,8 @@ func TestEveryFrameCrossesAndIsAccountedFor(t *testing.T) {
 	}
 	programs := []string{"empty", "parse-swap", "minimal-ipip", "hash", "cookie", "cookie-ipv6", "cookie-gue", "syn-rr", "syn-p2c", "syn-least", "syn-awrr", "syn-awfd",
 		"syn-choices", "syn-choices-srv6", "history", "quic-single-pass", "quic-four-pass", "quic-plain", "quic-initial",
-		"quic-initial-known", "udp-hash", "cookie-l2", "session-syn", "session-hello", "session-hello-new", "session-cookie", "no-timestamp", "replica-hit"}
+		"quic-initial-known", "udp-hash", "cookie-l2", "session-syn", "session-hello", "session-hello-new", "session-cookie",
+		"allow-syn", "allow-cookie", "source-limit-syn", "source-limit-cookie", "syn-proxy-syn", "syn-proxy-first", "syn-proxy-cookie", "no-timestamp", "replica-hit"}
 	if len(cells) != len(programs)*len(flows) {
 		t.Fatalf("%d cells, want %d", len(cells), len(programs)*len(flows))
 	}

@@ -11,9 +11,12 @@ import (
 var (
 	leadingMetric   = prometheus.NewDesc("ballast_kube_leading", "1 on the replica that changes the fleet.", nil, nil)
 	servicesMetric  = prometheus.NewDesc("ballast_kube_services", "Services that it keeps in the fleet.", nil, nil)
-	refusedMetric   = prometheus.NewDesc("ballast_kube_services_refused", "Services that are not in the fleet as they are wanted; their Events say why.", nil, nil)
+	refusedMetric   = prometheus.NewDesc("ballast_kube_services_refused", "Services and Gateways that are not in the fleet as they are wanted; their Events say why.", nil, nil)
+	gatewaysMetric  = prometheus.NewDesc("ballast_kube_gateways", "Gateways of the class; absent while the API server does not have the Gateway API, or the account may not watch it.", nil, nil)
+	routesMetric    = prometheus.NewDesc("ballast_kube_gateway_routes", "Routes attached to listeners of these Gateways.", nil, nil)
+	waitingMetric   = prometheus.NewDesc("ballast_kube_gateway_listeners_refused", "Listeners of these Gateways that are not accepted or not programmed; their conditions say why.", nil, nil)
 	keptMetric      = prometheus.NewDesc("ballast_kube_services_without_endpoints", "Services that keep their last servers because no endpoint is known.", nil, nil)
-	vanishedMetric  = prometheus.NewDesc("ballast_kube_services_vanished", "Services that are kept although the cluster has no Service of the class any more, and none was deleted.", nil, nil)
+	vanishedMetric  = prometheus.NewDesc("ballast_kube_services_vanished", "Services that are kept although the cluster has no Service, or no Gateway, of the class any more, and none was deleted.", nil, nil)
 	addressesMetric = prometheus.NewDesc("ballast_kube_pool_addresses", "Addresses of a pool.", []string{"pool"}, nil)
 	usedMetric      = prometheus.NewDesc("ballast_kube_pool_addresses_used", "Addresses of a pool that services have, those of other owners included, or hosts.", []string{"pool"}, nil)
 	passesMetric    = prometheus.NewDesc("ballast_kube_passes_total", "Comparisons of the cluster with the fleet, by result: done, or failed. Failed ones are repeated.", []string{"result"}, nil)
@@ -40,6 +43,12 @@ func (r *replica) Collect(out chan<- prometheus.Metric) {
 	}
 	gauge(servicesMetric, float64(len(now.last.Services)))
 	gauge(refusedMetric, float64(now.last.Refused+now.refused))
+	if r.cluster.gateways.known() {
+		routes, refused := now.last.Attached()
+		gauge(gatewaysMetric, float64(len(now.last.Gateways)))
+		gauge(routesMetric, float64(routes))
+		gauge(waitingMetric, float64(refused))
+	}
 	gauge(keptMetric, float64(len(now.last.Kept)))
 	gauge(vanishedMetric, float64(len(now.last.Vanished)))
 	for _, pool := range now.last.Pools {

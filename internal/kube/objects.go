@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -15,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
+	gw "sigs.k8s.io/gateway-api/apis/v1"
+	"sigs.k8s.io/gateway-api/pkg/client/clientset/versioned"
 
 	mapping "github.com/ballast-lb/ballast/internal/machine/kube"
 )
@@ -32,46 +35,66 @@ const (
 	reasonRefused = "Refused" // controllers refuse a service
 )
 
-// objects are Services of the API server, to be changed.
+// objects are Services, and objects of the Gateway API, to be changed.
 type objects struct {
 	client   kubernetes.Interface
+	gateways versioned.Interface
 	recorder record.EventRecorder
-	said     map[types.NamespacedName][]string // events of the last pass, not to be repeated
+	said     map[string][]string // events of the last pass, not to be repeated, by kind and name of their object
 }
 
-// patch is a merge patch of a Service.
-func (o *objects) patch(ctx context.Context, s *corev1.Service, of map[string]any, subresources ...string) error {
+// patch is a merge patch of an object.
+func (o *objects) patch(ctx context.Context, object mapping.Referent, of map[string]any, subresources ...string) error {
 	text, err := json.Marshal(of)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	_, err = o.client.CoreV1().Services(s.Namespace).Patch(ctx, s.Name, types.MergePatchType, text, metav1.PatchOptions{}, subresources...)
+	space, name, kind, how := object.GetNamespace(), object.GetName(), types.MergePatchType, metav1.PatchOptions{}
+	switch object.(type) {
+	case *corev1.Service:
+		_, err = o.client.CoreV1().Services(space).Patch(ctx, name, kind, text, how, subresources...)
+	case *gw.Gateway:
+		_, err = o.gateways.GatewayV1().Gateways(space).Patch(ctx, name, kind, text, how, subresources...)
+	case *gw.GatewayClass:
+		_, err = o.gateways.GatewayV1().GatewayClasses().Patch(ctx, name, kind, text, how, subresources...)
+	case *gw.TCPRoute:
+		_, err = o.gateways.GatewayV1().TCPRoutes(space).Patch(ctx, name, kind, text, how, subresources...)
+	case *gw.UDPRoute:
+		_, err = o.gateways.GatewayV1().UDPRoutes(space).Patch(ctx, name, kind, text, how, subresources...)
+	case *gw.TLSRoute:
+		_, err = o.gateways.GatewayV1().TLSRoutes(space).Patch(ctx, name, kind, text, how, subresources...)
+	}
 	if apierrors.IsNotFound(err) {
 		return nil // it is gone: there is nothing to be changed
 	}
 	if err != nil {
-		return fmt.Errorf("change Service %s/%s: %w", s.Namespace, s.Name, err)
+		return fmt.Errorf("change %s %s/%s: %w", kindOf(object), space, name, err)
 	}
 	return nil
 }
 
-// finalize puts our finalizer on a Service, or takes it off. It is refused if somebody else has changed the Service: their finalizers stay.
-func (o *objects) finalize(ctx context.Context, s *corev1.Service, finalizer string, wanted bool) error {
-	list := slices.DeleteFunc(slices.Clone(s.Finalizers), func(f string) bool { return f == finalizer })
+// kindOf is what kind of object people call one.
+func kindOf(object mapping.Referent) string {
+	return reflect.TypeOf(object).Elem().Name()
+}
+
+// finalize puts our finalizer on a Service or a Gateway, or takes it off. It is refused if somebody else has changed it: their finalizers stay.
+func (o *objects) finalize(ctx context.Context, s mapping.Referent, finalizer string, wanted bool) error {
+	list := slices.DeleteFunc(slices.Clone(s.GetFinalizers()), func(f string) bool { return f == finalizer })
 	if wanted {
 		list = append(list, finalizer)
 	}
 	if len(list) == 0 {
 		list = nil // removes the field
 	}
-	return o.patch(ctx, s, map[string]any{"metadata": map[string]any{"finalizers": list, "resourceVersion": s.ResourceVersion}})
+	return o.patch(ctx, s, map[string]any{"metadata": map[string]any{"finalizers": list, "resourceVersion": s.GetResourceVersion()}})
 }
 
 // report writes the addresses of a Service into its status.
 func (o *objects) report(ctx context.Context, s *corev1.Service, addresses []netip.Addr) error {
-	if slices.Equal(ingress(s), addresses) {
+	if slices.Equal(mapping.Ingress(s), addresses) {
 		return nil
 	}
 	mode := corev1.LoadBalancerIPModeVIP
@@ -88,23 +111,14 @@ func (o *objects) report(ctx context.Context, s *corev1.Service, addresses []net
 	return err
 }
 
-// ingress are the addresses in a Service's status; what else is there is one that is not valid.
-func ingress(s *corev1.Service) (list []netip.Addr) {
-	for _, i := range s.Status.LoadBalancer.Ingress {
-		a, _ := netip.ParseAddr(i.IP)
-		list = append(list, a)
-	}
-	return list
-}
-
 // warn has people see events, those of the last pass not again.
 func (o *objects) warn(events []mapping.Event) {
-	now := map[types.NamespacedName][]string{}
+	now := map[string][]string{}
 	for _, e := range events {
-		key := types.NamespacedName{Namespace: e.Service.Namespace, Name: e.Service.Name}
+		key := kindOf(e.Object) + " " + e.Object.GetNamespace() + "/" + e.Object.GetName()
 		text := e.Reason + " " + e.Message
 		if !slices.Contains(o.said[key], text) {
-			o.recorder.Event(e.Service, corev1.EventTypeWarning, e.Reason, shorten(e.Message))
+			o.recorder.Event(e.Object, corev1.EventTypeWarning, e.Reason, shorten(e.Message))
 		}
 		now[key] = append(now[key], text)
 	}

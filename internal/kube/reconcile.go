@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	mapping "github.com/ballast-lb/ballast/internal/machine/kube"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -137,6 +137,9 @@ func (r *reconciler) pass(ctx context.Context) (err error) {
 			}
 		})
 	}()
+	if err := r.cluster.gateways.state(); err != nil {
+		return err
+	}
 	if !r.cluster.synced() {
 		return errors.New("the API server has not listed everything yet")
 	}
@@ -150,48 +153,66 @@ func (r *reconciler) pass(ctx context.Context) (err error) {
 	}
 	in.Fleet, in.Balancers = have.Services, have.Nodes
 	out := mapping.Map(r.options, in)
-	want, failed := r.secure(ctx, &out, have.Services)
+	want, unsecured, failed := r.secure(ctx, &out, have.Services)
+	failed = append(failed, r.reconcileDerived(ctx, &out, unsecured)...)
 	refused, err := r.fleet.apply(ctx, have.Services, want)
 	if err != nil {
 		return errors.Join(append(failed, err)...)
 	}
 	failed = append(failed, r.report(ctx, &out, refused)...)
+	failed = append(failed, r.reportGateways(ctx, &out, refused)...)
+	if ctx.Err() == nil {
+		r.objects.warn(out.Events)
+	}
 	r.note(func(o *outcome) { o.last, o.refused = out, len(refused) })
 	if len(out.Vanished) > 0 {
-		r.log.Warn("the cluster has no Service of ours any more, and none was deleted: the fleet keeps its services; remove them with `ballast ctl service remove` if that is meant",
+		r.log.Warn("the cluster has no Service or no Gateway of ours any more, and none was deleted: the fleet keeps their services; remove them with `ballast ctl service remove` if that is meant",
 			"services", model.Some(out.Vanished))
 	}
 	return errors.Join(failed...)
 }
 
-// secure puts finalizers on Services before the fleet has services of them. What could not be secured is not added to the fleet yet.
-func (r *reconciler) secure(ctx context.Context, out *mapping.Output, have []model.Service) (want []model.Service, failed []error) {
+// secure puts finalizers on Services and Gateways before the fleet has services of them. What could not be secured is not added to the fleet yet;
+// unsecured are such Gateways.
+func (r *reconciler) secure(ctx context.Context, out *mapping.Output, have []model.Service) (want []model.Service, unsecured map[string]bool, failed []error) {
 	inFleet, waits := map[string]bool{}, map[string]bool{}
 	for i := range have {
 		inFleet[have[i].Name] = true
 	}
-	var without []*mapping.Object
+	type unfinished struct {
+		mapping.Referent
+		names   []string
+		service *mapping.Object // nil: it is a Gateway
+	}
+	var without []unfinished
 	for i := range out.Objects {
 		if object := &out.Objects[i]; object.Finalized && !r.options.HasFinalizer(object.Service) {
-			without = append(without, object)
+			without = append(without, unfinished{object.Service, object.Names, object})
+		}
+	}
+	for i := range out.Gateways {
+		if g := &out.Gateways[i]; g.Finalized && !r.options.HasFinalizer(g.Gateway) {
+			without = append(without, unfinished{g.Gateway, slices.Collect(maps.Keys(g.Services)), nil})
 		}
 	}
 	errs := r.each(ctx, len(without), func(ctx context.Context, i int) error {
-		return r.objects.finalize(ctx, without[i].Service, r.options.Finalizer(), true)
+		return r.objects.finalize(ctx, without[i].Referent, r.options.Finalizer(), true)
 	})
+	failed, unsecured = failures(slices.Clone(errs)), map[string]bool{}
 	for i, err := range errs {
 		if err == nil {
 			continue
 		}
-		if !apierrors.IsConflict(err) { // else the newer one is on its way here
-			failed = append(failed, err)
-		}
-		for _, name := range without[i].Names {
+		for _, name := range without[i].names {
 			waits[name] = !inFleet[name]
 		}
-		without[i].Addresses = ingress(without[i].Service) // as it is
+		if object := without[i].service; object != nil {
+			object.Addresses = mapping.Ingress(object.Service) // as it is
+		} else {
+			unsecured[without[i].GetNamespace()+"/"+without[i].GetName()] = true
+		}
 	}
-	return slices.DeleteFunc(slices.Clone(out.Services), func(s model.Service) bool { return waits[s.Name] }), failed
+	return slices.DeleteFunc(slices.Clone(out.Services), func(s model.Service) bool { return waits[s.Name] }), unsecured, failed
 }
 
 // atOnce is how many changes of Services the API server is asked for at once.
@@ -227,7 +248,7 @@ func (r *reconciler) report(ctx context.Context, out *mapping.Output, refused ma
 		for _, name := range names {
 			if why := refused[name]; why != nil {
 				taken = false
-				out.Events = append(out.Events, mapping.Event{Service: object.Service, Reason: reasonRefused, Message: fmt.Sprintf("the fleet does not take a change of %s: %v", name, why)})
+				out.Events = append(out.Events, mapping.Event{Object: object.Service, Reason: reasonRefused, Message: notTaken(name, why)})
 			}
 		}
 		if taken { // others have what they had
@@ -247,8 +268,9 @@ func (r *reconciler) report(ctx context.Context, out *mapping.Output, refused ma
 		}
 		return nil
 	})
-	if ctx.Err() == nil {
-		r.objects.warn(out.Events)
-	}
-	return slices.DeleteFunc(errs, func(err error) bool { return err == nil || apierrors.IsConflict(err) })
+	return failures(errs)
+}
+
+func notTaken(name string, why error) string {
+	return fmt.Sprintf("the fleet does not take a change of %s: %v", name, why)
 }

@@ -4,6 +4,7 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -14,12 +15,15 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/client-go/tools/record"
+	gw "sigs.k8s.io/gateway-api/apis/v1"
+	"sigs.k8s.io/gateway-api/pkg/client/clientset/versioned"
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
 	"github.com/ballast-lb/ballast/internal/daemon/listen"
@@ -41,6 +45,7 @@ const component = "ballast-kube"
 type Options struct {
 	Mapping     mapping.Options
 	Kubernetes  kubernetes.Interface
+	Gateways    versioned.Interface // of the same API server
 	Fleet       ballastv1connect.FleetClient
 	Credentials *pki.Credentials // for metrics of their end; nil: none
 	Identity    string           // of this replica, other than that of the others
@@ -54,16 +59,20 @@ type Options struct {
 
 // Run keeps the fleet in step with the cluster until ctx ends. Errors of either are no errors of Run: it goes on trying.
 func Run(ctx context.Context, o Options) error {
-	watched, err := newCluster(o.Kubernetes)
+	watched, err := newCluster(o.Kubernetes, o.Gateways, o.Log)
 	if err != nil {
 		return err
 	}
 	events := record.NewBroadcaster(record.WithContext(ctx))
 	defer events.Shutdown()
 	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: o.Kubernetes.CoreV1().Events("")})
+	kinds := runtime.NewScheme()
+	if err := errors.Join(scheme.AddToScheme(kinds), gw.Install(kinds)); err != nil {
+		return err
+	}
 	r := &replica{Options: o, reconciler: &reconciler{options: o.Mapping, resync: o.Resync, cluster: watched, log: o.Log,
 		fleet:   &fleet{client: o.Fleet, owner: o.Mapping.Owner},
-		objects: &objects{client: o.Kubernetes, recorder: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component})}}}
+		objects: &objects{client: o.Kubernetes, gateways: o.Gateways, recorder: events.NewRecorder(kinds, corev1.EventSource{Component: component})}}}
 	r.fleet.progress = r.progress
 	r.lock = &observedLock{Interface: &resourcelock.LeaseLock{LeaseMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Lease},
 		Client: o.Kubernetes.CoordinationV1(), LockConfig: resourcelock.ResourceLockConfig{Identity: o.Identity}}}
@@ -75,6 +84,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	group.Go(func() error { return r.lead(ctx) })
 	group.Go(func() error { r.probe(ctx); return nil })
+	group.Go(func() error { watched.gateways.look(ctx, o.Resync, watched.notify); return nil })
 	return group.Wait()
 }
 

@@ -21,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	gwfake "sigs.k8s.io/gateway-api/pkg/client/clientset/versioned/fake"
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/apitest"
@@ -34,16 +35,17 @@ import (
 // world is a cluster and a fleet.
 type world struct {
 	*testing.T
-	client *fake.Clientset
-	fleet  ballastv1connect.FleetClient // as an operator
-	ours   ballastv1connect.FleetClient // as ballast-kube
-	refuse atomic.Pointer[func(*ballastv1.ApplyServicesRequest) error]
-	down   atomic.Bool  // controllers do not answer
-	calls  atomic.Int32 // of ApplyServices
+	client   *fake.Clientset
+	gateways *gwfake.Clientset
+	fleet    ballastv1connect.FleetClient // as an operator
+	ours     ballastv1connect.FleetClient // as ballast-kube
+	refuse   atomic.Pointer[func(*ballastv1.ApplyServicesRequest) error]
+	down     atomic.Bool  // controllers do not answer
+	calls    atomic.Int32 // of ApplyServices
 }
 
 func newWorld(t *testing.T, objects ...runtime.Object) *world {
-	w := &world{T: t, client: fake.NewClientset(objects...)}
+	w := &world{T: t, client: fake.NewClientset(objects...), gateways: gwfake.NewSimpleClientset()}
 	memory := &apitest.Memory{}
 	w.fleet, w.ours = w.serve(memory, api.Caller{Name: "me", Role: string(pki.Ctl)}), w.serve(memory, api.Caller{Name: "kube", Role: string(pki.Source)})
 	return w
@@ -112,7 +114,7 @@ func (w *world) startOn(identity string, client *fake.Clientset, pool string) *p
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	o := Options{Mapping: mapping.Options{Class: mapping.DefaultClass, Owner: "kube", Pools: []mapping.Pool{{Name: "public", Ranges: []mapping.Range{first}}}},
-		Kubernetes: client, Fleet: w.ours, Identity: identity, Namespace: "ballast", Lease: "ballast-kube", Resync: time.Second, Listener: listener, Version: "1.2.3", Log: fleettest.Log(w)}
+		Kubernetes: client, Gateways: w.gateways, Fleet: w.ours, Identity: identity, Namespace: "ballast", Lease: "ballast-kube", Resync: time.Second, Listener: listener, Version: "1.2.3", Log: fleettest.Log(w)}
 	go func() { done <- Run(ctx, o) }()
 	p := &process{w, "http://" + listener.Addr().String(), func() {}}
 	stopped := false

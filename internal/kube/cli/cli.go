@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
+	"sigs.k8s.io/gateway-api/pkg/client/clientset/versioned"
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/cli/command"
@@ -126,7 +127,14 @@ func (o *options) complete(cmd *cobra.Command) (err error) {
 	}
 	o.Mapping.Owner = o.Credentials.Identity().Name
 	o.Options.Fleet = api.NewFleetClient(controllers, o.Credentials.Client())
-	if o.Kubernetes, err = o.connect(); err != nil {
+	config, err := o.connect()
+	if err != nil {
+		return err
+	}
+	if o.Kubernetes, err = kubernetes.NewForConfig(config); err != nil {
+		return err
+	}
+	if o.Gateways, err = versioned.NewForConfig(config); err != nil {
 		return err
 	}
 	if o.Identity == "" {
@@ -168,7 +176,7 @@ func (o *options) readMapping(cmd *cobra.Command) (err error) {
 }
 
 // connect is to the API server: by --kubeconfig or KUBECONFIG, else as a pod.
-func (o *options) connect() (kubernetes.Interface, error) {
+func (o *options) connect() (*rest.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = o.kubeconfig
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: o.context}).ClientConfig()
@@ -179,5 +187,5 @@ func (o *options) connect() (kubernetes.Interface, error) {
 		return nil, fmt.Errorf("read how to reach the API server: %w", err)
 	}
 	config.QPS, config.Burst, config.UserAgent = requestRate, requestBurst, "ballast-kube/"+o.Version
-	return kubernetes.NewForConfig(config)
+	return config, nil
 }

@@ -46,9 +46,18 @@ func (m *mapping) addressesHeld(s *ours) (held []netip.Addr, inFleet bool) {
 // address to another.
 func (m *mapping) allocate() {
 	m.taken, m.sharing = map[netip.Addr][]holder{}, map[string][]netip.Addr{}
+	kept := map[string]bool{} // and nobody's any more
+	for _, name := range m.out.Vanished {
+		kept[name] = true
+	}
+	for _, s := range m.services {
+		for _, before := range s.before {
+			kept[before.Name] = false
+		}
+	}
 	for i := range m.in.Fleet {
 		s := &m.in.Fleet[i]
-		if s.Owner == m.Owner {
+		if s.Owner == m.Owner && !kept[s.Name] {
 			continue
 		}
 		for _, a := range s.VIPs() {
@@ -142,7 +151,7 @@ func (m *mapping) take(s *ours, a netip.Addr) {
 	if key := s.settings.sharing; key != "" && !slices.Contains(m.sharing[key], a) {
 		m.sharing[key] = append(m.sharing[key], a)
 	}
-	m.taken[a] = append(m.taken[a], holder{of: s, owner: "Service " + s.key.String()})
+	m.taken[a] = append(m.taken[a], holder{of: s, owner: s.kind() + " " + s.key.String()})
 }
 
 // whyNot says why a Service cannot have an address; empty: it can.
@@ -234,7 +243,7 @@ func (m *mapping) giveRequested(s *ours, requested []netip.Addr, need []bool) {
 // lacks refuses a Service for want of an address. What it has in the fleet it keeps.
 func (m *mapping) lacks(s *ours, why string) {
 	m.refuse(s, ReasonNoAddress, why)
-	s.fallback = true
+	s.fallback, s.lacking = true, true
 	for _, a := range s.vips {
 		m.taken[a] = slices.DeleteFunc(m.taken[a], func(h holder) bool { return h.of == s })
 	}

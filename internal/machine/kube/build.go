@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ballast-lb/ballast/internal/model"
 )
@@ -18,37 +19,59 @@ import (
 // healthPath is what kube-proxy answers at healthCheckNodePort: 200 where an endpoint of the node is ready.
 const healthPath = "/healthz"
 
-// build makes the services of one Service. One that cannot be had as it is wanted goes on with the settings that the fleet has, and servers as
-// they are now.
+// wanted is a service of the fleet that a Service or a listener asks for.
+type wanted struct {
+	name     string
+	protocol model.Protocol
+	ports    []uint16
+	source   types.NamespacedName // of endpoints
+	spec     *corev1.ServiceSpec  // that fields follow from
+}
+
+// build makes the services of one Service.
 func (m *mapping) build(s *ours) {
 	for i := range s.Spec.Ports {
 		if p := &s.Spec.Ports[i]; protocolOf(p) == 0 {
 			m.event(s, ReasonPort, fmt.Sprintf("port %d is of %s: load balancers forward TCP and UDP alone", p.Port, p.Protocol))
 		}
 	}
-	if !s.fallback {
-		for _, protocol := range protocols {
-			if one, why := m.make(s, protocol); why != "" {
-				m.refuse(s, ReasonInvalid, lower(protocol)+": "+why)
-				s.fallback = true
-			} else if len(one.Ports)+len(one.PortRanges) > 0 {
-				m.entries = append(m.entries, one)
-			}
-		}
-		if !s.fallback {
-			return
-		}
-		m.entries = slices.DeleteFunc(m.entries, func(e entry) bool { return e.of == s })
+	var list []wanted
+	for _, protocol := range protocols {
+		list = append(list, wanted{m.name(s.key, protocol), protocol, portsOf(s.Service, protocol), s.key, &s.Spec})
 	}
-	for _, before := range s.before {
-		m.entries = append(m.entries, m.goOn(s, before))
+	m.buildAll(s, list)
+}
+
+// buildAll makes the services of a Service or a Gateway. What cannot be had as it is wanted goes on with the settings that the fleet has, and
+// servers as they are now.
+func (m *mapping) buildAll(s *ours, list []wanted) {
+	first := len(m.entries)
+	for i := range list {
+		if s.fallback {
+			break
+		}
+		if one, why := m.make(s, &list[i]); why != "" {
+			m.refuse(s, ReasonInvalid, lower(list[i].protocol)+": "+why)
+			s.fallback = true
+		} else if len(one.Ports)+len(one.PortRanges) > 0 {
+			m.entries = append(m.entries, one)
+		}
+	}
+	if !s.fallback {
+		return
+	}
+	m.entries = m.entries[:first]
+	for i := range list {
+		if before := m.byName[list[i].name]; before != nil && before.Owner == m.Owner {
+			m.entries = append(m.entries, m.goOn(s, before, list[i].source))
+		}
 	}
 }
 
 // goOn is a service as the fleet has it, with servers as they are now.
-func (m *mapping) goOn(s *ours, before *model.Service) entry {
+func (m *mapping) goOn(s *ours, before *model.Service, source types.NamespacedName) entry {
 	e := entry{Service: before.Clone(), of: s, before: before}
-	e.Servers = m.servers(s, before.VIPs(), before.Forward == model.ForwardSRv6)
+	e.Servers = m.servers(s, source, before.VIPs(), before.Forward == model.ForwardSRv6)
 	m.keepLast(s, &e)
 	if m.objections(&e) != "" {
 		e.Service, e.last = before.Clone(), true
@@ -65,33 +88,31 @@ func (m *mapping) prefer4(s *ours, vips []netip.Addr) bool {
 	return len(vips) == 0 || vips[0].Is4()
 }
 
-// make makes the service of a protocol. why says why it cannot be had; one without ports is not wanted.
-func (m *mapping) make(s *ours, protocol model.Protocol) (e entry, why string) {
-	name := m.name(s.key, protocol)
-	e = entry{Service: model.NewService(), of: s, before: m.byName[name]}
-	ports := portsOf(s.Service, protocol)
-	if len(ports) == 0 || len(s.vips) == 0 {
+// make makes a service. why says why it cannot be had; one without ports is not wanted.
+func (m *mapping) make(s *ours, w *wanted) (e entry, why string) {
+	e = entry{Service: model.NewService(), of: s, before: m.byName[w.name]}
+	if len(w.ports) == 0 || len(s.vips) == 0 {
 		return e, ""
 	}
 	if e.before != nil && e.before.Owner != m.Owner {
-		return e, fmt.Sprintf("the fleet has a service %s already, which is not of %s: remove that, or choose another --prefix", name, m.Owner)
+		return e, fmt.Sprintf("the fleet has a service %s already, which is not of %s: remove that, or choose another --prefix", w.name, m.Owner)
 	}
-	e.Name, e.Owner, e.Protocol = name, m.Owner, protocol
+	e.Name, e.Owner, e.Protocol = w.name, m.Owner, w.protocol
 	e.VIP, e.MoreVIPs = s.vips[0], slices.Clone(s.vips[1:])
-	e.setPorts(ports)
+	e.setPorts(w.ports)
 	var none bool
 	if e.Allow, none = s.settings.allowed(s.vips); none {
 		return e, "spec.loadBalancerSourceRanges: none is of the family of an address of the Service: nobody could connect"
 	}
-	e.defaults(s)
+	e.defaults(s, w.spec)
 	for i := range s.settings.fields {
-		if f := &s.settings.fields[i]; f.protocol == 0 || f.protocol == protocol {
+		if f := &s.settings.fields[i]; f.protocol == 0 || f.protocol == w.protocol {
 			if err := f.set(&e.Service); err != nil {
 				return e, AnnotationPrefix + f.key + ": " + err.Error()
 			}
 		}
 	}
-	e.Servers = m.servers(s, s.vips, e.Forward == model.ForwardSRv6)
+	e.Servers = m.servers(s, w.source, s.vips, e.Forward == model.ForwardSRv6)
 	m.keepLast(s, &e)
 	e.complete(s)
 	if why = m.objections(&e); why == "" {
@@ -108,11 +129,11 @@ func (e *entry) chosen(s *ours, key string) bool {
 }
 
 // defaults are set before annotations.
-func (e *entry) defaults(s *ours) {
-	if s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
+func (e *entry) defaults(s *ours, spec *corev1.ServiceSpec) {
+	if spec.SessionAffinity == corev1.ServiceAffinityClientIP {
 		e.Placement.Over, e.Dispatch = model.PlaceSource, model.DispatchMaglev
 	}
-	if port := s.Spec.HealthCheckNodePort; port > 0 && port <= math.MaxUint16 && !e.chosen(s, "health.check") {
+	if port := spec.HealthCheckNodePort; port > 0 && port <= math.MaxUint16 && !e.chosen(s, "health.check") {
 		e.Health.Check, e.Health.Port, e.Health.Path = model.CheckHTTP, uint16(port), healthPath
 	}
 }

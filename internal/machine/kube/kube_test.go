@@ -150,7 +150,7 @@ func serversText(s *model.Service) string {
 
 func events(o Output) (list []string) {
 	for _, e := range o.Events {
-		list = append(list, e.Service.Name+" "+e.Reason+": "+e.Message)
+		list = append(list, e.Object.GetName()+" "+e.Reason+": "+e.Message)
 	}
 	return list
 }

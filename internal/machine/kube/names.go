@@ -3,6 +3,7 @@ package kube
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -23,6 +24,16 @@ func (o *Options) Name(namespace, name string, protocol model.Protocol) string {
 	return short(full)
 }
 
+// listenerName is that of a listener's service: NAMESPACE:GATEWAY:tcp:80. Only these end with a port.
+func (o *Options) listenerName(key types.NamespacedName, protocol model.Protocol, port uint16) string {
+	name := key.Namespace + ":" + key.Name
+	if o.Prefix != "" {
+		name = o.Prefix + ":" + name
+	}
+	end := fmt.Sprintf(":%s:%d", lower(protocol), port)
+	return shortened(name, maxName-len(end)) + end
+}
+
 // Names are those of all services that a Service can have in the fleet.
 func (o *Options) Names(s *corev1.Service) (names []string) {
 	for _, protocol := range protocols {
@@ -36,11 +47,13 @@ func (o *Options) name(key types.NamespacedName, protocol model.Protocol) string
 }
 
 // short makes a name of a length that fleets take: the end of a longer one is the beginning of its hash.
-func short(name string) string {
-	if len(name) <= maxName {
+func short(name string) string { return shortened(name, maxName) }
+
+func shortened(name string, most int) string {
+	if len(name) <= most {
 		return name
 	}
 	hash := sha256.Sum256([]byte(name))
 	const digits = 10
-	return name[:maxName-digits-1] + "." + hex.EncodeToString(hash[:])[:digits]
+	return name[:most-digits-1] + "." + hex.EncodeToString(hash[:])[:digits]
 }

@@ -10,18 +10,32 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
+	gw "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // cluster is what is looked up.
 type cluster struct {
-	nodes  map[string]*corev1.Node
-	slices map[types.NamespacedName][]*discoveryv1.EndpointSlice
+	nodes      map[string]*corev1.Node
+	slices     map[types.NamespacedName][]*discoveryv1.EndpointSlice
+	services   map[types.NamespacedName]*corev1.Service
+	namespaces map[string]*corev1.Namespace
+	grants     map[string][]*gw.ReferenceGrant // by namespace
 }
 
 func (m *mapping) index() {
-	m.cluster = cluster{make(map[string]*corev1.Node, len(m.in.Nodes)), make(map[types.NamespacedName][]*discoveryv1.EndpointSlice, len(m.in.Slices))}
+	m.cluster = cluster{make(map[string]*corev1.Node, len(m.in.Nodes)), make(map[types.NamespacedName][]*discoveryv1.EndpointSlice, len(m.in.Slices)),
+		make(map[types.NamespacedName]*corev1.Service, len(m.in.Services)), make(map[string]*corev1.Namespace, len(m.in.Gateways.Namespaces)), map[string][]*gw.ReferenceGrant{}}
+	for _, s := range m.in.Services {
+		m.cluster.services[types.NamespacedName{Namespace: s.Namespace, Name: s.Name}] = s
+	}
+	for _, n := range m.in.Gateways.Namespaces {
+		m.cluster.namespaces[n.Name] = n
+	}
+	for _, g := range m.in.Gateways.Grants {
+		m.cluster.grants[g.Namespace] = append(m.cluster.grants[g.Namespace], g)
+	}
 	for _, n := range m.in.Nodes {
 		m.cluster.nodes[n.Name] = n
 	}
@@ -48,9 +62,9 @@ func (e *endpoints) add(to *[2]map[string]bool, family int, addresses []string) 
 func most(of [2]map[string]bool) int { return max(len(of[0]), len(of[1])) }
 
 // endpointsOf are the endpoints of a Service by node. Slices can have one twice.
-func (m *mapping) endpointsOf(s *ours) map[string]*endpoints {
+func (m *mapping) endpointsOf(service types.NamespacedName) map[string]*endpoints {
 	found := map[string]*endpoints{}
-	for _, slice := range m.cluster.slices[s.key] {
+	for _, slice := range m.cluster.slices[service] {
 		family := slices.Index([]discoveryv1.AddressType{discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6}, slice.AddressType)
 		if family < 0 {
 			continue
@@ -78,11 +92,11 @@ func (m *mapping) endpointsOf(s *ours) map[string]*endpoints {
 	return found
 }
 
-// servers are the nodes with endpoints of a Service at vips, by name. only6: load balancers reach nodes by IPv6 alone.
+// servers are the nodes with endpoints of a Service, source, for s at vips, by name. only6: load balancers reach nodes by IPv6 alone.
 // Endpoints that end and still serve are drained, unless no others are left: then nodes pass new connections on to these.
-func (m *mapping) servers(s *ours, vips []netip.Addr, only6 bool) (servers []model.Server) {
+func (m *mapping) servers(s *ours, source types.NamespacedName, vips []netip.Addr, only6 bool) (servers []model.Server) {
 	prefer4 := !only6 && m.prefer4(s, vips)
-	found := m.endpointsOf(s)
+	found := m.endpointsOf(source)
 	ready := false
 	for name, e := range found {
 		ready = ready || most(e.ready) > 0 && m.cluster.nodes[name] != nil && !excluded(m.cluster.nodes[name])

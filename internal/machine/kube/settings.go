@@ -70,7 +70,14 @@ var forbiddenValues = map[string]map[string]string{
 func (m *mapping) read(s *ours) settings {
 	var g settings
 	problems := g.annotations(s.Service)
-	problems = append(problems, g.spec(s.Service)...)
+	if s.gateway != nil {
+		if len(g.addresses) > 0 {
+			problems = append(problems, AnnotationPrefix+"vips: not to be set for Gateways: use spec.addresses")
+		}
+		g.addresses = s.gateway.requested
+	} else {
+		problems = append(problems, g.spec(s.Service)...)
+	}
 	if len(problems) > 0 {
 		m.refuse(s, ReasonInvalid, strings.Join(problems, "; "))
 	}

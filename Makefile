@@ -195,11 +195,11 @@ test-kernels-long: deps build ## all tests of the programs, and lab run churn, o
 
 KUBERNETES := v1.37.2
 
-test-kubernetes: deps build need-root ## a Service of a real API server and kube-proxy; builds them once, for 6 minutes of CPU time
+test-kubernetes: deps build need-root ## Services of a real API server and kube-proxy, and a rollout of all; builds them once, for 6 minutes of CPU time
 	cd test/kubernetes/cluster
 	go build -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES)" -o $(CURDIR)/bin/cluster .
 	cd $(CURDIR)
-	go test -count=1 -timeout 30m -v ./test/kubernetes
+	BALLAST_ROLLOUT=$(CURDIR)/bin/rollout go test -count=1 -timeout 30m -v ./test/kubernetes
 
 bench: deps build need-root ## nanoseconds per packet, as a table
 	bin/ballast-lab bench datapath

@@ -88,6 +88,7 @@ func (c *cluster) addMachine(node string) {
 	c.must(netspace.Connect(netspace.End{Space: c.space(pods), Interface: "eth0", MTU: 1500, Addresses: prefixes(podAddress(node, 0) + "/24")},
 		netspace.End{Space: c.spaces[node], Interface: "pod", MTU: 1500, Addresses: prefixes(gateway + "/24")}))
 	c.route(pods, gateway)
+	c.must(c.spaces["router"].Route(netip.MustParsePrefix("10.78."+node[1:]+".0/24"), 0, netspace.NextHop{Gateway: netip.MustParseAddr(nodeAddress(node)), Interface: "fabric"}))
 }
 
 func podsOf(node string) string                { return "p" + node[1:] }
@@ -233,11 +234,15 @@ func (c *cluster) startAPIServer() *process {
 	c.Clientset, err = kubernetes.NewForConfig(&rest.Config{Host: apiServer, BearerToken: token, TLSClientConfig: rest.TLSClientConfig{Insecure: true},
 		Dial: c.dial("control"), QPS: 1000, Burst: 1000, Timeout: 20 * time.Second})
 	c.must(err)
+	c.awaitAPIServer()
+	return server
+}
+
+func (c *cluster) awaitAPIServer() {
 	await.Nil(c, "the API server is ready", func() error {
 		_, err := c.CoreV1().RESTClient().Get().AbsPath("/readyz").DoRaw(context.Background())
 		return err
 	})
-	return server
 }
 
 func (c *cluster) restartAPIServer() *process {
@@ -249,6 +254,15 @@ func (c *cluster) restartAPIServer() *process {
 
 // startFleet starts a controller, ballast-kube, and on each node kube-proxy and both roles of Ballast. fleet is what an operator sets beforehand.
 func (c *cluster) startFleet(fleet string) {
+	c.startController(fleet)
+	for _, node := range c.nodes {
+		c.startNode(node)
+		c.startProxy(node)
+	}
+	c.startKube()
+}
+
+func (c *cluster) startController(fleet string) {
 	c.run("control", ballast, "ctl", "pki", "init", c.path("tls"))
 	c.issue("controller", "c1", controller)
 	c.issue("source", "kube", controller)
@@ -265,11 +279,6 @@ func (c *cluster) startFleet(fleet string) {
 		}
 		return nil
 	})
-	for _, node := range c.nodes {
-		c.startNode(node)
-		c.startProxy(node)
-	}
-	c.startKube()
 }
 
 // announced is a fleet whose nodes announce VIPs by ARP.

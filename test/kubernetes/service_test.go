@@ -75,6 +75,11 @@ func (c *cluster) setEndpoints(endpoints ...discovery.Endpoint) {
 
 // addService makes the service, and waits for its address.
 func (c *cluster) addService() (address string) {
+	c.makeService()
+	return c.awaitAddress()
+}
+
+func (c *cluster) makeService() {
 	allocate := false
 	class := classOfUs
 	_, err := c.CoreV1().Services("default").Create(background, &core.Service{ObjectMeta: meta.ObjectMeta{Name: "web"}, Spec: core.ServiceSpec{
@@ -82,6 +87,9 @@ func (c *cluster) addService() (address string) {
 		Ports: []core.ServicePort{{Name: "http", Port: 80, TargetPort: intstr.FromInt32(8080), Protocol: core.ProtocolTCP}},
 	}}, meta.CreateOptions{})
 	c.must(err)
+}
+
+func (c *cluster) awaitAddress() (address string) {
 	await.Nil(c, "the Service has an address", func() error {
 		service, err := c.CoreV1().Services("default").Get(background, "web", meta.GetOptions{})
 		if err != nil {
@@ -195,10 +203,7 @@ func TestAServiceOfAClusterIsBalanced(t *testing.T) {
 	c.awaitNodes(address, "n1", "n2")
 	ended()
 	c.restartAPIServer()
-	await.Nil(c, "the API server is back", func() error {
-		_, err := c.CoreV1().Nodes().Get(background, "n1", meta.GetOptions{})
-		return err
-	})
+	c.awaitAPIServer()
 
 	owner := c.owner(address)
 	lives := map[string]string{"n1": "n2", "n2": "n1"}[owner]

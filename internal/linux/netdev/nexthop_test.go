@@ -84,6 +84,25 @@ func TestLookupFindsNeighboursOfEitherFamily(t *testing.T) {
 	}))
 }
 
+func TestADeviceIsTheWayOfARouteOnceTheNeighbourAnswers(t *testing.T) {
+	space := newSpace(t)
+	check(t, space.Do(func() error {
+		for _, address := range []string{"10.8.0.2", "fd08::2"} {
+			device, err := netdev.RouteDevice(netip.MustParseAddr(address))
+			if err != nil || device.Name != "eth0" {
+				t.Errorf("%s: %+v, %v", address, device, err)
+			}
+		}
+		if _, err := netdev.RouteDevice(netip.MustParseAddr("10.8.0.3")); !errors.Is(err, netdev.ErrUnresolved) {
+			t.Errorf("a neighbour that is not there: %v", err)
+		}
+		if device, err := netdev.RouteDevice(netip.MustParseAddr("10.8.0.1")); err == nil {
+			t.Errorf("an address of this host: %+v", device)
+		}
+		return nil
+	}))
+}
+
 // A temporary address is another one tomorrow, and servers know load balancers by their addresses.
 //
 // Promise: Tunnels come from the lasting IPv6 address of a prefix where the kernel prefers temporary ones

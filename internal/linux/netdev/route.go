@@ -10,7 +10,7 @@ import (
 )
 
 // RouteDevice returns the device that packets of this host to address leave by, in the calling thread's network namespace. An address of
-// this host has none.
+// this host has none. ErrUnresolved, with the device: they wait for a neighbour that has not answered, and has been asked.
 func RouteDevice(address netip.Addr) (*net.Interface, error) {
 	routes, err := netlink.RouteGet(address.AsSlice())
 	if err != nil || len(routes) == 0 {
@@ -23,5 +23,10 @@ func RouteDevice(address netip.Addr) (*net.Interface, error) {
 	if err != nil {
 		return nil, fmt.Errorf("look up device of route to %s: %w", address, err)
 	}
-	return device, nil
+	r := NewResolver()
+	_, neighbour, err := r.route(address)
+	if err == nil && r.links[device.Index].Attrs().RawFlags&unix.IFF_NOARP == 0 {
+		_, err = r.neighbour(neighbour)
+	}
+	return device, err
 }

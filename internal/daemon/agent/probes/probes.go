@@ -42,11 +42,18 @@ type Path interface {
 type Probes struct {
 	path  Path
 	route func(netip.Addr) (*net.Interface, error) // the device that answers leave by
+	ways  map[netip.Addr]way                       // what it has said in this look
 
 	absent     []netip.Addr // VIPs that are no address of this host
 	services   []plan.AgentService
 	translates string // what may take their packets all the same; empty: nothing translates addresses here
 	ports      map[netip.AddrPort]*port
+}
+
+// way is how answers to a client leave.
+type way struct {
+	device *net.Interface
+	err    error
 }
 
 // port is one that SYNs are sent to.
@@ -63,7 +70,8 @@ type port struct {
 	unprobable string       // why none could be sent, empty: it could
 }
 
-// New returns those of a host that serves nothing yet. route tells by which device answers to an address leave.
+// New returns those of a host that serves nothing yet. route tells by which device answers to an address leave; they must not wait for a neighbour,
+// as that of a load balancer that is switched off answers nobody: a probe from its address would seem lost.
 func New(path Path, route func(netip.Addr) (*net.Interface, error)) *Probes {
 	return &Probes{path: path, route: route, ports: map[netip.AddrPort]*port{}}
 }
@@ -107,11 +115,12 @@ func (p *Probes) targets(s *model.Service, vip netip.Addr) (list []netip.AddrPor
 // are the devices that have the agent's; balancers the addresses of load balancers, as far as they are known.
 func (p *Probes) Look(now time.Time, programs func(device *net.Interface) bool, balancers []netip.Addr) {
 	var due []*port
+	p.ways = map[netip.Addr]way{}
 	for _, one := range p.ports {
 		if one.open {
 			p.judge(one, now)
 		}
-		if again := one.lost > 0 && one.lost < tries; !one.open && (again || now.Sub(one.sent) >= period) {
+		if again := one.lost > 0 && one.lost < tries || one.unprobable != ""; !one.open && (again || now.Sub(one.sent) >= period) {
 			due = append(due, one)
 		}
 	}
@@ -183,15 +192,27 @@ func (p *Probes) client(one *port, programs func(*net.Interface) bool, balancers
 		if client.Is4() != vip.Is4() || client.IsUnspecified() || !allowed(s.Allow, client) {
 			continue
 		}
-		device, err := p.route(client)
-		if err == nil && programs(device) {
-			return client, device, nil
-		}
-		if why = err; err == nil {
-			why = fmt.Errorf("answers to %s leave by %s, where the agent's programs do not run", client, device.Name)
+		way := p.way(client)
+		switch {
+		case way.device != nil && !programs(way.device):
+			why = fmt.Errorf("answers to %s leave by %s, where the agent's programs do not run", client, way.device.Name)
+		case way.err != nil:
+			why = way.err
+		default:
+			return client, way.device, nil
 		}
 	}
 	return netip.Addr{}, nil, why
+}
+
+// way asks for that of a client once in a look.
+func (p *Probes) way(client netip.Addr) way {
+	known, ok := p.ways[client]
+	if !ok {
+		known.device, known.err = p.route(client)
+		p.ways[client] = known
+	}
+	return known
 }
 
 func allowed(prefixes []netip.Prefix, client netip.Addr) bool {

@@ -20,6 +20,7 @@ import (
 type host struct {
 	fates   map[uint16]server.Fate // by the service's port
 	refuses error
+	silent  map[netip.Addr]bool // neighbours that do not answer
 	sent    []server.Probe
 	ended   []server.Probe
 	now     time.Time
@@ -49,8 +50,11 @@ var (
 )
 
 func newHost() *host {
-	h := &host{fates: map[uint16]server.Fate{}, now: time.Unix(1e9, 0)}
+	h := &host{fates: map[uint16]server.Fate{}, silent: map[netip.Addr]bool{}, now: time.Unix(1e9, 0)}
 	h.Probes = New(h, func(address netip.Addr) (*net.Interface, error) {
+		if h.silent[address] {
+			return nil, errors.New("neighbour not resolved yet")
+		}
 		if address == foreign {
 			return &net.Interface{Index: 2, Name: "cni0"}, nil
 		}
@@ -231,6 +235,24 @@ func TestProbesAreFromClientsThatAreAllowed(t *testing.T) {
 			t.Errorf("%s, allow %q: %s, not %s", test.vip, test.allow, have, test.want)
 		}
 	}
+}
+
+// The answer to a load balancer that is switched off waits for its neighbour, and never leaves.
+func TestNobodyIsProbedAsWhoCannotBeAnswered(t *testing.T) {
+	h, s := newHost(), service(80)
+	h.fates[80], h.silent[balancer] = server.ProbeAnswered, true
+	h.Set(of(s), []netip.Addr{vip}, "chain c")
+	h.look(2)
+	if len(h.sent) != 1 || h.sent[0].Client.Addr() == balancer {
+		t.Errorf("sent %+v", h.sent)
+	}
+	h.says(t, "as another", s, "", "", "")
+	s.Allow = []netip.Prefix{netip.PrefixFrom(balancer, 32)}
+	h.look(60)
+	h.says(t, "nobody else is allowed", s, "", "is not known", "")
+	h.silent[balancer] = false
+	h.look(2) // not only when the next one would be due
+	h.says(t, "it answers", s, "", "", "")
 }
 
 // However many ports there are, a second has few probes, each port has its turn, and none is unknown because of the others.

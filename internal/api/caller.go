@@ -21,13 +21,18 @@ type Caller struct {
 	Name    string `json:"name"`              // of the certificate; of a local socket, its user, and who logged in where that is another one
 	Role    string `json:"role"`              // of the certificate, "local" for a local socket, "controller" for what controllers do by themselves
 	Address string `json:"address,omitempty"` // where the request came from
+	Comment string `json:"comment,omitempty"` // why, as the caller says
 
 	Certificate *x509.Certificate `json:"-"` // nil: a local socket, or nobody who asks
 }
 
 // LogValue implements slog.LogValuer.
 func (c Caller) LogValue() slog.Value {
-	return slog.GroupValue(slog.String("name", c.Name), slog.String("role", c.Role), slog.String("address", c.Address))
+	attributes := []slog.Attr{slog.String("name", c.Name), slog.String("role", c.Role), slog.String("address", c.Address)}
+	if c.Comment != "" {
+		attributes = append(attributes, slog.String("comment", c.Comment))
+	}
+	return slog.GroupValue(attributes...)
 }
 
 type callerKey struct{}

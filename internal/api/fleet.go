@@ -28,6 +28,8 @@ import (
 type Desired interface {
 	// Fleet returns what is wanted now, and its revision. The caller must not change it.
 	Fleet(ctx context.Context) (fleet model.Fleet, revision uint64, err error)
+	// FleetAt returns what was wanted after the change that made a revision, without services of owners.
+	FleetAt(ctx context.Context, revision uint64) (model.Fleet, error)
 	// Newest waits until what is read here is no older than anything that was acknowledged before the call, and returns the revision
 	// of it. An *Unconfirmed says that it may be older.
 	Newest(ctx context.Context) (revision uint64, err error)
@@ -75,7 +77,7 @@ const maxRequest = 64 << 20
 // NewFleetHandler serves ballast.v1.Fleet: gRPC, gRPC-Web, and JSON over plain HTTP. Who may use it is for the listener to check.
 func NewFleetHandler(d Desired) (path string, handler http.Handler) {
 	return ballastv1connect.NewFleetHandler(Fleet(d), connect.WithReadMaxBytes(maxRequest), withStrictJSON(),
-		connect.WithInterceptors(confirmed(d)))
+		connect.WithInterceptors(commented(), confirmed(d)))
 }
 
 // Fleet answers for ballast.v1.Fleet.
@@ -87,8 +89,12 @@ type fleetAPI struct {
 	now     func() time.Time
 }
 
-func (f *fleetAPI) GetFleet(ctx context.Context, _ *ballastv1.GetFleetRequest) (*ballastv1.GetFleetResponse, error) {
+func (f *fleetAPI) GetFleet(ctx context.Context, r *ballastv1.GetFleetRequest) (*ballastv1.GetFleetResponse, error) {
 	fleet, revision, err := f.desired.Fleet(ctx)
+	if r.Revision != 0 {
+		revision = r.Revision
+		fleet, err = f.desired.FleetAt(ctx, revision)
+	}
 	if err != nil {
 		return nil, refusal(err)
 	}

@@ -37,7 +37,7 @@ func (f *fleetAPI) Apply(ctx context.Context, r *ballastv1.ApplyRequest) (*balla
 		}
 		next.Services = append(next.Services, keptByOwners(running.Services, next.Services)...)
 		giveNodeIDs(&next, running)
-		predecessors := complete(&next, n)
+		predecessors := complete(&next, n, r.Exact)
 		if err := next.Validate(); err != nil {
 			return err // with paths in the order of the request
 		}
@@ -56,6 +56,9 @@ func (f *fleetAPI) Apply(ctx context.Context, r *ballastv1.ApplyRequest) (*balla
 			}
 		}
 		inOrderOf(&next, predecessors)
+		if r.Exact {
+			n.Base = running.Clone()
+		}
 		var changes []string
 		changes, kept = n.Apply(next)
 		if len(r.Confirmed) > 0 || r.Unchanged {
@@ -75,14 +78,18 @@ func (f *fleetAPI) Apply(ctx context.Context, r *ballastv1.ApplyRequest) (*balla
 	return answer, nil
 }
 
-// complete gives a fleet that is to be applied to n the ids of servers and the defaults, and returns whose connections its services take over.
-func complete(next *model.Fleet, n *fleet.Desired) (predecessors map[string][]*model.Service) {
+// complete gives a fleet that is to be applied to n the ids of servers and the defaults, and returns whose connections its services take over. Of a
+// fleet that was before, servers get other ids than they had where these are others' now.
+func complete(next *model.Fleet, n *fleet.Desired, was bool) (predecessors map[string][]*model.Service) {
 	next.MakeRoomForNodes()
 	known := next.Clone() // ids included, which are not those that will be
 	known.ApplyDefaults()
 	predecessors = fleet.Predecessors(&n.Running, &known)
 	for i := range next.Services {
 		s := &next.Services[i]
+		if was {
+			dropTakenIDs(s, predecessors[s.Name], n.Removed)
+		}
 		giveIDs(s, predecessors[s.Name], n.Removed)
 	}
 	next.ApplyDefaults()
@@ -128,6 +135,26 @@ func inOrderOf(next *model.Fleet, predecessors map[string][]*model.Service) {
 			place[before.Servers[j].ID] = j - len(before.Servers)
 		}
 		slices.SortStableFunc(next.Services[i].Servers, func(a, b model.Server) int { return cmp.Compare(place[a.ID], place[b.ID]) })
+	}
+}
+
+// dropTakenIDs takes from servers the ids by which connections of others may live.
+func dropTakenIDs(s *model.Service, predecessors []*model.Service, removed []fleet.Removed) {
+	owners := map[uint16]netip.AddrPort{}
+	for i := range removed {
+		if r := &removed[i]; r.Service == s.Name || slices.ContainsFunc(predecessors, func(p *model.Service) bool { return p.Name == r.Service }) {
+			owners[r.Server.ID] = where(&r.Server)
+		}
+	}
+	for _, before := range predecessors {
+		for i := range before.Servers {
+			owners[before.Servers[i].ID] = where(&before.Servers[i])
+		}
+	}
+	for i := range s.Servers {
+		if owner, taken := owners[s.Servers[i].ID]; taken && owner != where(&s.Servers[i]) {
+			s.Servers[i].ID = 0
+		}
 	}
 }
 

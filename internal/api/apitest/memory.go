@@ -35,6 +35,7 @@ type Memory struct {
 	Interfere func()
 	Stale     error // why what is told may be old
 	Past      []*ballastv1.FleetChange
+	Fleets    map[uint64]model.Fleet           // by their revision
 	Ring      *ballastv1.ListReplicasResponse  // nil: there is none
 	Tickets   ballastv1.ListTicketKeysResponse // of which keys are used as they are asked for
 	Revoked   []pki.Revocation
@@ -42,6 +43,7 @@ type Memory struct {
 	mutex    sync.Mutex
 	node     fleet.Desired
 	revision uint64
+	before   map[uint64]model.Fleet // by revision
 }
 
 var _ api.Desired = (*Memory)(nil)
@@ -58,6 +60,16 @@ func (m *Memory) Fleet(context.Context) (model.Fleet, uint64, error) {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
 	return m.node.Running.Clone(), m.revision, nil
+}
+
+// FleetAt implements api.Desired.
+func (m *Memory) FleetAt(_ context.Context, revision uint64) (model.Fleet, error) {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	if fleet, ok := m.before[revision]; ok {
+		return fleet.Clone(), nil
+	}
+	return model.Fleet{}, connect.NewError(connect.CodeNotFound, fmt.Errorf("the history has no revision %d", revision))
 }
 
 // Newest implements api.Desired.
@@ -90,6 +102,10 @@ func (m *Memory) Change(_ context.Context, dryRun bool, edit fleet.Edit) (change
 		if m.revision == seen {
 			m.node = next
 			m.revision++
+			if m.before == nil {
+				m.before = map[uint64]model.Fleet{}
+			}
+			m.before[m.revision] = next.Running.Clone()
 			m.mutex.Unlock()
 			return changes, seen + 1, nil
 		}

@@ -127,8 +127,7 @@ func TestAServiceThatIsRemovedLeavesNothingInTheStore(t *testing.T) {
 	desiredtest.Change(t, d, desiredtest.AddService(fleettest.Service("web", 1)))
 	fleettest.Require(t, d.SetHealth(t.Context(), map[string]fleet.Unhealthy{"web": {Down: []uint16{1}}, "other": {Down: []uint16{1}}}))
 	desiredtest.Change(t, d, func(f *model.Fleet) { f.Services = nil })
-	stored, _, err := s.Load(t.Context())
-	fleettest.Require(t, err)
+	stored := desiredtest.Stored(t, s)
 	if len(stored) != 2 || stored[0].Key != documents.HistoryKey || stored[1].Key != documents.KeysKey {
 		t.Errorf("left: %v", stored)
 	}

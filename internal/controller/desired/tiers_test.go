@@ -49,8 +49,7 @@ func TestASecondTierThatIsRemovedLeavesNobodyDown(t *testing.T) {
 	}
 	desiredtest.Change(t, d, func(f *model.Fleet) { f.Nodes, f.NodeHealth = f.Nodes[:1], model.Health{} })
 	fleettest.Require(t, d.SetHealth(t.Context(), map[string]fleet.Unhealthy{model.SecondTierName: {Down: []uint16{1}}}))
-	stored, _, err := s.Load(t.Context())
-	fleettest.Require(t, err)
+	stored := desiredtest.Stored(t, s)
 	if len(stored) != 2 || stored[0].Key != documents.HistoryKey || stored[1].Key != documents.NodesKey {
 		t.Errorf("left in the store: %+v", stored)
 	}

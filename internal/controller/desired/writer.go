@@ -104,12 +104,19 @@ func (w *Writer) carryOut(ctx context.Context, now *documents.Snapshot, steps []
 	history, guard := now.History, now.Revisions[documents.HistoryKey]
 	for i, step := range steps {
 		record.Step, record.Time = i, time.Now().UTC().Truncate(time.Second)
-		next := history.With(record)
+		undo, err := now.Undoing(&record, step)
+		if err != nil {
+			return done, revision, err
+		}
+		next := history.With(record, guard)
 		value, err := json.Marshal(next)
 		if err != nil {
 			return done, revision, err
 		}
-		guarded := append(slices.Clone(step), store.Document{Key: documents.HistoryKey, Value: value, Revision: guard})
+		guarded := slices.Concat(step, undo, []store.Document{{Key: documents.HistoryKey, Value: value, Revision: guard}})
+		if i == 0 {
+			guarded = append(guarded, now.Outdated(&next)...)
+		}
 		at, err := w.store.Commit(ctx, guarded)
 		if errors.Is(err, store.ErrConflict) && errors.Is(err, store.ErrUnknown) {
 			at, err = w.settle(ctx, record, &history)

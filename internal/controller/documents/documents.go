@@ -23,6 +23,7 @@ const (
 	BalancersKey   = "balancers"
 	RingKey        = "ring" // replica.Members
 	TicketsKey     = "tickets"
+	UndoPrefix     = "undo/" // by change and step
 	RevokedPrefix  = "revoked/"
 
 	SigningKey        = "signing" // Signing

@@ -15,9 +15,9 @@ import (
 
 // Implementation constants of the history.
 const (
-	historyLength = 100
-	historyBytes  = 64 << 10
-	historyLines  = 20 // of one change
+	historyLength = 200
+	historyBytes  = 64 << 10 // of lines and comments
+	historyLines  = 20       // of one change
 )
 
 // History tells the last changes of the fleet. Every change compares it and writes it, so no two are made of the same
@@ -34,6 +34,10 @@ type Change struct {
 	Time    time.Time  `json:"time"`
 	By      api.Caller `json:"by"`
 	Changes []string   `json:"changes"`
+
+	Revision uint64 `json:"revision,omitempty"` // of the store after it; 0: not written down yet, see Snapshot.RevisionOf
+	Kept     bool   `json:"kept,omitempty"`     // what it changed of the fleet can be put back; older versions do not keep it
+	Undo     []int  `json:"undo,omitempty"`     // steps that have a document by which they are
 }
 
 // ChangeBy returns a change, as yet empty, by the caller of the API.
@@ -42,9 +46,13 @@ func ChangeBy(ctx context.Context) *Change {
 	return &Change{By: by}
 }
 
-// With returns the history after a step of a change. Who changes nothing that people would look for is not listed.
-func (h *History) With(c Change) History {
+// With returns the history after a step of a change; revision is that of the document which has h. Who changes nothing that people would look for
+// is not listed.
+func (h *History) With(c Change, revision uint64) History {
 	next := History{Last: mark(c.ID, c.Step), Changes: slices.Clone(h.Changes)}
+	if last := len(next.Changes) - 1; last >= 0 && next.Changes[last].isLast(h) {
+		next.Changes[last].Revision = revision
+	}
 	if len(c.Changes) == 0 {
 		return next
 	}
@@ -53,6 +61,7 @@ func (h *History) With(c Change) History {
 	next.Changes = next.Changes[max(0, len(next.Changes)-historyLength):]
 	size := 0
 	for i := len(next.Changes) - 1; i >= 0; i-- {
+		size += len(next.Changes[i].By.Comment)
 		for _, line := range next.Changes[i].Changes {
 			size += len(line)
 		}
@@ -80,6 +89,9 @@ func (h *History) Has(id string, step int, before *History) (done, known bool) {
 	return false, kept
 }
 
+// isLast reports whether the change is what was done last.
+func (c *Change) isLast(h *History) bool { return h.Last == mark(c.ID, c.Step) }
+
 func mark(id string, step int) string { return fmt.Sprintf("%s/%d", id, step) }
 
 // Summary keeps logs short.
@@ -93,7 +105,8 @@ func Summary(changes []string) []string {
 // Steps divides what is changed into what there is room for at once. Whatever stops between two of them must leave a
 // fleet that makes sense.
 func Steps(s *Snapshot, documents []store.Document, most store.Limits) (steps [][]store.Document, err error) {
-	most.Documents, most.Bytes = most.Documents-1, most.Bytes-2*historyBytes // room for the history
+	// Room for the history, for what undoes the step, and for two that undid others and go.
+	most.Documents, most.Bytes = most.Documents-4, most.Bytes-2*historyBytes-undoBytes
 	for first := 0; first < len(documents); {
 		end, size := first, 0
 		for end < len(documents) && end-first < most.Documents {

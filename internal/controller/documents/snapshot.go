@@ -32,6 +32,7 @@ type Snapshot struct {
 	Signing     Signing                    // empty: there is none
 	Invitations map[string]*Invitation     // by id
 	Enrolled    map[string]*Enrolled       // nodes, by name
+	Undos       map[string][]byte          // what undoes a step of a change, by undoKey
 	Revisions   map[string]uint64          // key -> revision of the document
 	ChangedAt   map[string]uint64          // service -> revision of the last change of anything about it
 }
@@ -39,7 +40,7 @@ type Snapshot struct {
 // New returns the snapshot of an empty store.
 func New() *Snapshot {
 	return &Snapshot{Services: map[string]*Service{}, Health: map[string]*fleet.Unhealthy{}, Revoked: map[string]*pki.Revocation{},
-		Invitations: map[string]*Invitation{}, Enrolled: map[string]*Enrolled{},
+		Invitations: map[string]*Invitation{}, Enrolled: map[string]*Enrolled{}, Undos: map[string][]byte{},
 		Revisions: map[string]uint64{}, ChangedAt: map[string]uint64{}}
 }
 
@@ -48,6 +49,7 @@ func (s *Snapshot) Clone() *Snapshot {
 	next := *s
 	next.Services, next.Health, next.Revoked = maps.Clone(s.Services), maps.Clone(s.Health), maps.Clone(s.Revoked)
 	next.Invitations, next.Enrolled = maps.Clone(s.Invitations), maps.Clone(s.Enrolled)
+	next.Undos = maps.Clone(s.Undos)
 	next.Revisions, next.ChangedAt = maps.Clone(s.Revisions), maps.Clone(s.ChangedAt)
 	return &next
 }
@@ -58,7 +60,7 @@ func (s *Snapshot) Equal(other *Snapshot) bool {
 }
 
 func (s *Snapshot) content() []any {
-	return []any{s.Services, s.Health, s.Keys, s.Nodes, s.Controllers, s.History, s.Balancers, s.Ring, s.Tickets, s.Revoked, s.Signing, s.Invitations, s.Enrolled}
+	return []any{s.Services, s.Health, s.Keys, s.Nodes, s.Controllers, s.History, s.Balancers, s.Ring, s.Tickets, s.Revoked, s.Signing, s.Invitations, s.Enrolled, s.Undos}
 }
 
 // Rewrites reports whether a snapshot cannot have come of the one before, as revisions grow: the store was restored
@@ -91,6 +93,10 @@ func (s *Snapshot) Take(d store.Document, revision uint64) error {
 		err = takeInto(s.Invitations, id, d.Value)
 	} else if name, ok := strings.CutPrefix(d.Key, EnrolledPrefix); ok {
 		err = takeInto(s.Enrolled, name, d.Value)
+	} else if strings.HasPrefix(d.Key, UndoPrefix) {
+		if s.Undos[d.Key] = d.Value; d.Value == nil {
+			delete(s.Undos, d.Key)
+		}
 	} else if d.Key == SigningKey {
 		err = decode(d.Value, &s.Signing)
 	} else if d.Key == NodesKey {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -54,6 +55,15 @@ func (f *Fleet) Fleet(ctx context.Context) (model.Fleet, uint64, error) {
 	return f.o.Mirror.Fleet()
 }
 
+// FleetAt implements api.Desired.
+func (f *Fleet) FleetAt(ctx context.Context, revision uint64) (model.Fleet, error) {
+	now, _, err := f.o.Mirror.Known(ctx)
+	if err != nil {
+		return model.Fleet{}, err
+	}
+	return now.FleetAt(revision, time.Now())
+}
+
 // Newest implements api.Desired.
 func (f *Fleet) Newest(ctx context.Context) (uint64, error) { return f.o.Writer.Newest(ctx) }
 
@@ -63,8 +73,11 @@ func (f *Fleet) History(context.Context) (list []*ballastv1.FleetChange, err err
 	if now == nil {
 		return nil, desired.ErrUnknown
 	}
-	for _, c := range now.History.Changes {
-		list = append(list, &ballastv1.FleetChange{Time: timestamppb.New(c.Time), Name: c.By.Name, Role: c.By.Role, Address: c.By.Address, Changes: c.Changes})
+	kept := now.KeptFrom()
+	for i := range now.History.Changes {
+		c := &now.History.Changes[i]
+		list = append(list, &ballastv1.FleetChange{Time: timestamppb.New(c.Time), Name: c.By.Name, Role: c.By.Role, Address: c.By.Address, Comment: c.By.Comment,
+			Changes: c.Changes, Revision: now.RevisionOf(c), Kept: i >= kept})
 	}
 	return list, nil
 }

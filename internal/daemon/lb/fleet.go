@@ -21,6 +21,8 @@ import (
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
+var noHistory = connect.NewError(connect.CodeFailedPrecondition, errors.New("a load balancer keeps no history: who changed what is in its log, and controllers keep the last changes"))
+
 // fleetAPI is the desired state of one load balancer, as the fleet API reads and changes it.
 type fleetAPI struct{ observer }
 
@@ -30,6 +32,11 @@ func (f fleetAPI) Fleet(context.Context) (running model.Fleet, revision uint64, 
 }
 
 // Newest is the generation that runs here; controllers may have a newer state.
+// FleetAt is in no log.
+func (f fleetAPI) FleetAt(context.Context, uint64) (model.Fleet, error) {
+	return model.Fleet{}, noHistory
+}
+
 func (f fleetAPI) Newest(ctx context.Context) (uint64, error) {
 	_, revision, err := f.Fleet(ctx)
 	if f.controllers != nil && len(f.controllers.Connected()) == 0 {
@@ -40,7 +47,7 @@ func (f fleetAPI) Newest(ctx context.Context) (uint64, error) {
 
 // History is in the log.
 func (f fleetAPI) History(context.Context) ([]*ballastv1.FleetChange, error) {
-	return nil, connect.NewError(connect.CodeFailedPrecondition, errors.New("a load balancer keeps no history: who changed what is in its log, and controllers keep the last changes"))
+	return nil, noHistory
 }
 
 func (f fleetAPI) Change(ctx context.Context, dryRun bool, edit fleet.Edit) (changes []string, revision uint64, err error) {

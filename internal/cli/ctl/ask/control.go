@@ -25,6 +25,7 @@ type Control struct {
 	tlsDir, tlsName          string
 	context                  string
 	yes                      bool // what harms clients or cannot be taken back is meant
+	comment                  string
 	flags                    *pflag.FlagSet
 	resolved                 bool     // target was called
 	refused                  error    // what it said
@@ -42,6 +43,7 @@ func New(cmd *cobra.Command) *Control {
 	flags.StringVar(&c.tlsDir, "tls-dir", "/etc/ballast/tls", "directory of ca.crt, NAME.crt and NAME.key, for --controller")
 	flags.StringVar(&c.tlsName, "tls-name", "", "NAME of the certificate (default: the only one for role ctl in --tls-dir)")
 	flags.StringVar(&c.context, "context", "", "`NAME` of the context that says who is asked; empty: none (default: that of `ballast ctl context use`)")
+	flags.StringVar(&c.comment, "comment", "", "`TEXT` that says why the fleet is changed, for `ballast ctl history list`")
 	c.Output = command.NewOutput(flags)
 	return c
 }
@@ -86,14 +88,24 @@ func (c *Control) Fleet(cmd *cobra.Command) (ballastv1connect.FleetClient, error
 	if err := c.target(); err != nil {
 		return nil, err
 	}
+	if err := api.CheckComment(c.comment); err != nil {
+		return nil, command.Usage("--comment: %w", err)
+	}
 	if len(c.controllers) == 0 {
-		return c.daemon().Fleet(warnOfOld(cmd)), nil
+		return c.daemon().Fleet(warnOfOld(cmd), api.WithComment(c.comment)), nil
 	}
 	controllers, credentials, err := c.named()
 	if err != nil {
 		return nil, err
 	}
-	return api.NewFleetClient(controllers, credentials.Client(), warnOfOld(cmd)), nil
+	return api.NewFleetClient(controllers, credentials.Client(), warnOfOld(cmd), api.WithComment(c.comment)), nil
+}
+
+// Because says why the fleet is changed, where --comment does not.
+func (c *Control) Because(text string) {
+	if c.comment == "" {
+		c.comment = text
+	}
 }
 
 // Controllers asks controllers about themselves, or the one of this machine.

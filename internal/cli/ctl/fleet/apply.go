@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/cli/command"
 	"github.com/ballast-lb/ballast/internal/cli/ctl/ask"
 	"github.com/ballast-lb/ballast/internal/config"
@@ -39,11 +40,16 @@ func Apply(c *ask.Control) *cobra.Command {
 		RunE:        func(cmd *cobra.Command, _ []string) error { return a.run(cmd) },
 	}
 	cmd.Flags().StringVarP(&a.file, "file", "f", "", "configuration file; - is the standard input")
-	cmd.Flags().BoolVar(&a.dryRun, "dry-run", false, "show what would change, and change nothing")
+	a.fleetFlags(cmd)
 	cmd.Flags().BoolVar(&a.yes, "yes", false, "do not ask, and let a file without any service remove them all")
 	cmd.Flags().BoolVar(&a.forceKeys, "force-keys", false, "let cookie keys come, go or be turned back even if connections break; `placement` and the key of an epoch stay")
 	command.Require(cmd, "file")
 	return cmd
+}
+
+// fleetFlags are those of commands that change the whole fleet at once.
+func (a *application) fleetFlags(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&a.dryRun, "dry-run", false, "show what would change, and change nothing")
 }
 
 // applied is what --json prints.
@@ -63,24 +69,30 @@ func (a *application) run(cmd *cobra.Command) error {
 	if len(draft.Fleet.Services) == 0 && !a.yes && !a.dryRun {
 		return fmt.Errorf("%s has no services, which would remove every one there is: if that is meant, say --yes", a.file)
 	}
+	if len(draft.Fleet.TunnelsFrom) > 0 {
+		ask.Warn(cmd, "tunnels_from is for agents that run by a file, and is left out: controllers know the load balancers")
+	}
+	request := api.FleetToProto(&draft.Fleet)
+	if draft.HasKeys {
+		request.Keys = api.KeysToProto(&draft.Fleet.Keys)
+	}
+	return a.apply(cmd, request, func(err error) error { return a.place(draft, err) })
+}
+
+// apply shows what a request changes, and carries it out once somebody has said that it is meant. place completes what is said of a request that
+// makes no sense.
+func (a *application) apply(cmd *cobra.Command, request *ballastv1.ApplyRequest, place func(error) error) error {
 	fleet, err := a.Fleet(cmd)
 	if err != nil {
 		return err
 	}
-	request := api.FleetToProto(&draft.Fleet)
 	request.DryRun = true
-	if draft.HasKeys {
-		request.Keys = api.KeysToProto(&draft.Fleet.Keys)
-	}
 	answer, err := fleet.Apply(cmd.Context(), request)
 	if err != nil {
-		return a.place(draft, err)
+		return place(err)
 	}
 	done := applied{Outcome: ask.Outcome{Changes: command.NonNil(answer.Changes), Revision: answer.Revision}, Warnings: command.NonNil(answer.Warnings), Kept: answer.Kept, KeyRisks: answer.KeyRisks}
 	out := cmd.OutOrStdout()
-	if len(draft.Fleet.TunnelsFrom) > 0 {
-		ask.Warn(cmd, "tunnels_from is for agents that run by a file, and is left out: controllers know the load balancers")
-	}
 	if !a.Structured() {
 		showChanges(out, done.Changes)
 		for _, line := range done.Kept {
@@ -89,7 +101,7 @@ func (a *application) run(cmd *cobra.Command) error {
 		ask.Warn(cmd, append(slices.Clone(done.Warnings), done.KeyRisks...)...)
 	}
 	if len(done.KeyRisks) > 0 && !a.dryRun && !a.forceKeys {
-		if !draft.HasKeys {
+		if request.Keys == nil {
 			return errors.New("nothing was changed: new keys would break connections; --force-keys makes them")
 		}
 		return errors.New("nothing was changed: the keys of the file would break connections: take keys: out of it, or say --force-keys")
@@ -103,7 +115,7 @@ func (a *application) run(cmd *cobra.Command) error {
 		}
 		request.DryRun, request.Confirmed, request.Unchanged, request.Force, request.ForceKeys = false, done.Changes, !changes, len(done.Warnings) > 0, a.forceKeys
 		if answer, err = fleet.Apply(cmd.Context(), request); err != nil {
-			return a.place(draft, err)
+			return place(err)
 		}
 		done.Revision, done.Applied = answer.Revision, changes
 	}

@@ -2,34 +2,29 @@
 package fleet
 
 import (
+	"fmt"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
 	"github.com/ballast-lb/ballast/internal/cli/command"
 	"github.com/ballast-lb/ballast/internal/cli/ctl/ask"
 	"github.com/ballast-lb/ballast/internal/config"
-	"github.com/ballast-lb/ballast/internal/model"
 )
 
-// Fleet makes `ballast ctl fleet show`, by itself the same as `ballast ctl fleet show`.
-func Fleet(c *ask.Control) *cobra.Command {
-	return ask.Lone("fleet", func() *cobra.Command { return showFleet(c) })
-}
-
 func showFleet(c *ask.Control) *cobra.Command {
-	return &cobra.Command{
+	var revision uint64
+	cmd := &cobra.Command{
 		Use:   "show",
 		Short: "Print the whole fleet, without keys, as a file for apply",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if c.Tabular() {
 				return command.Usage("a fleet is no table: use -o yaml, which is the default, or -o json")
 			}
-			wanted, err := wantedFleet(c, cmd)
+			wanted, err := fleetAt(c, cmd, revision)
 			if err != nil {
 				return err
 			}
@@ -44,24 +39,20 @@ func showFleet(c *ask.Control) *cobra.Command {
 			return err
 		},
 	}
-}
-
-// wantedFleet is what the fleet is to be.
-func wantedFleet(c *ask.Control, cmd *cobra.Command) (model.Fleet, error) {
-	answer, err := ask.Fleet(c, cmd, ballastv1connect.FleetClient.GetFleet, &ballastv1.GetFleetRequest{})
-	if err != nil {
-		return model.Fleet{}, err
-	}
-	return api.FleetFromProto(answer, nil)
+	cmd.Flags().Uint64Var(&revision, "revision", 0, "the fleet as it was after this `REVISION` of `ballast ctl history list` (default: as it is)")
+	return cmd
 }
 
 // historyRow is one change, as --json prints it.
 type historyRow struct {
-	Time    time.Time `json:"time"`
-	Name    string    `json:"name"`
-	Role    string    `json:"role"`
-	Address string    `json:"address,omitempty"`
-	Changes []string  `json:"changes"`
+	Revision uint64    `json:"revision,omitempty"`
+	Kept     bool      `json:"kept"` // the fleet of this revision can be shown, and rolled back to
+	Time     time.Time `json:"time"`
+	Name     string    `json:"name"`
+	Role     string    `json:"role"`
+	Address  string    `json:"address,omitempty"`
+	Comment  string    `json:"comment,omitempty"`
+	Changes  []string  `json:"changes"`
 }
 
 // History makes `ballast ctl history list`, by itself the same as `ballast ctl history list`.
@@ -76,15 +67,23 @@ func listHistory(c *ask.Control) *cobra.Command {
 		answer, err := ask.Fleet(c, cmd, ballastv1connect.FleetClient.ListChanges, &ballastv1.ListChangesRequest{})
 		rows := []historyRow{}
 		for _, change := range answer.GetChanges() {
-			rows = append(rows, historyRow{change.Time.AsTime(), change.Name, change.Role, change.Address, command.NonNil(change.Changes)})
+			rows = append(rows, historyRow{change.Revision, change.Kept, change.Time.AsTime(), change.Name, change.Role, change.Address, change.Comment,
+				command.NonNil(change.Changes)})
 		}
 		return rows, err
 	}, func(table *command.Table, rows []historyRow) {
-		table.Row("TIME\tWHO\tFROM\tWHAT")
+		table.Row("REVISION\tTIME\tWHO\tFROM\tWHAT")
 		for _, row := range rows {
-			who := strings.TrimSpace(row.Name + " (" + row.Role + ")")
-			for _, line := range row.Changes {
-				table.Row(row.Time.Format(time.RFC3339), who, row.Address, line)
+			revision, who := "-", strings.TrimSpace(row.Name+" ("+row.Role+")")
+			if row.Kept {
+				revision = fmt.Sprint(row.Revision)
+			}
+			lines := row.Changes
+			if row.Comment != "" {
+				lines = append([]string{"# " + row.Comment}, lines...)
+			}
+			for _, line := range lines {
+				table.Row(revision, row.Time.Format(time.RFC3339), who, row.Address, line)
 			}
 		}
 	})

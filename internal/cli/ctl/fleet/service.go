@@ -75,7 +75,7 @@ func findServices(c *ask.Control, cmd *cobra.Command) (found services, err error
 			return found, err
 		}
 	}
-	wanted, err := wantedFleet(c, cmd)
+	wanted, err := fleetAt(c, cmd, 0)
 	return services{wanted: wanted.Services}, err
 }
 

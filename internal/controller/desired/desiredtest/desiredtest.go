@@ -6,11 +6,13 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/controller/desired"
+	"github.com/ballast-lb/ballast/internal/controller/documents"
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/machine/fleet"
@@ -112,6 +114,14 @@ func Change(t testing.TB, d State, edit func(*model.Fleet)) []string {
 	fleettest.Require(t, err)
 	fleettest.Await(t, "the change has come back", func() bool { return d.Now().Revision >= revision })
 	return changes
+}
+
+// Stored are the documents in a store, but for those that undo changes.
+func Stored(t testing.TB, s store.Store) []store.Document {
+	t.Helper()
+	stored, _, err := s.Load(t.Context())
+	fleettest.Require(t, err)
+	return slices.DeleteFunc(stored, func(d store.Document) bool { return strings.HasPrefix(d.Key, documents.UndoPrefix) })
 }
 
 // AddService adds services, and the keys of tests.

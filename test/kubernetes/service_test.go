@@ -189,6 +189,7 @@ func TestAServiceOfAClusterIsBalanced(t *testing.T) {
 	c.awaitNodes(address, "n1", "n2")
 	for _, node := range c.nodes {
 		c.awaitReady(node, "agent")
+		c.diagnose(node, "agent", "SYNs of the agent to tcp port 80", "connections keep their cookies by entries per flow")
 	}
 
 	ended := c.downloads(address, "n1", "n2")

@@ -52,7 +52,6 @@ func newFeatures(o *Options, path *server.Server) (f features, err error) {
 // set takes what the host serves. changed: its maps have.
 func (f *features) set(s *serving.Serving, ticketKeys map[string]rotation.ServiceTickets, changed bool) {
 	fleetKeys := &s.Applied.Fleet.Keys
-	f.load.Set(s.Counted, s.Interval)
 	f.accepts.Set(s.Wanted.Choices)
 	f.ids.Set(fleetKeys, s.Wanted.QUIC)
 	f.tickets.Set(fleetKeys, ticketKeys, s.Wanted.Sessions, s.Wanted.Begun)

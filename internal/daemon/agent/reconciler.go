@@ -144,6 +144,7 @@ func (r *reconciler) follow() error {
 		r.setProbes(time.Now())
 		r.receives = programs.Receiver(r.programs.Interfaces, r.serving.Addresses())
 	}
+	r.features.load.Set(r.serving.Countable(), r.serving.Interval)
 	r.features.tracked.Set(r.serving.Wanted.Begun, r.serving.Absent)
 	return err
 }

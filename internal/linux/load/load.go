@@ -71,6 +71,13 @@ type Service struct {
 	Followed   bool // a policy goes by its load: samples are taken between reports
 	// ByConnections: the load that a policy goes by is that of connections. Where there can be none, only then is that a fault.
 	ByConnections bool
+	// Translated: the host does not have an address of it. Its connections, if any, are of sockets that are not found by it: they are not counted.
+	Translated bool
+}
+
+// counted: its connections are.
+func (s *Service) counted() bool {
+	return (s.Protocol == 0 || s.Protocol == model.ProtocolTCP) && !s.Translated
 }
 
 // ServiceLoad is how busy one service is on this server.
@@ -299,9 +306,11 @@ func (m *measurement) report(wanted time.Duration) Report {
 	}
 	for i, service := range m.targets.services {
 		switch {
-		case !isTCP(service.Protocol) && service.ByConnections:
+		case service.Translated && service.ByConnections:
+			r.Unavailable = append(r.Unavailable, fmt.Sprintf("connections of %s: this host does not have its address, so they are not counted: use load: {source: cpu} or endpoint", service.Name))
+		case !service.counted() && service.ByConnections:
 			r.Unavailable = append(r.Unavailable, fmt.Sprintf("connections of %s: %s has none, so its policy cannot go by them: use load: {source: cpu} or endpoint", service.Name, service.Protocol))
-		case !isTCP(service.Protocol):
+		case !service.counted():
 		case m.samples > 0 && m.problem == nil:
 			c := m.counts[i]
 			r.Services = append(r.Services, ServiceLoad{service.Name, c.accepted, c.waiting, m.mean(i)})
@@ -325,5 +334,3 @@ func threadTime() time.Duration {
 	}
 	return time.Duration(used.Nano())
 }
-
-func isTCP(p model.Protocol) bool { return p == 0 || p == model.ProtocolTCP }

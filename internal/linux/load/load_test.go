@@ -52,16 +52,18 @@ func TestReportsTellConnectionsAndTheirMean(t *testing.T) {
 	slow := Options{MostCPU: 100} // a machine on which a sample takes long still takes all of them
 	s, reports := start(t, space, slow, 50*time.Millisecond, followed("web", vip4, 80), service("six", vip6, 80),
 		Service{Name: "dns", Protocol: model.ProtocolUDP, VIP: service("", vip4).VIP, Ports: []uint16{53}, ByConnections: true},
-		Service{Name: "quiet", Protocol: model.ProtocolUDP, VIP: service("", vip4).VIP, Ports: []uint16{54}})
+		Service{Name: "quiet", Protocol: model.ProtocolUDP, VIP: service("", vip4).VIP, Ports: []uint16{54}},
+		Service{Name: "pods", VIP: service("", vip4).VIP, Ports: []uint16{81}, Translated: true},
+		Service{Name: "asked", VIP: service("", vip4).VIP, Ports: []uint16{82}, Translated: true, ByConnections: true})
 	r := await.Value(t, reports, "web is idle", func(r Report) bool { return len(r.Services) == 2 && r.HasCPU })
 	if r.Services[0] != (ServiceLoad{Service: "web"}) || r.CPUs < 1 || r.Samples < 1 {
 		t.Errorf("have %+v", r)
 	}
 	unavailable := strings.Join(r.Unavailable, "\n")
-	if strings.Contains(unavailable, "quiet") {
+	if strings.Contains(unavailable, "quiet") || strings.Contains(unavailable, "pods") {
 		t.Errorf("that there are no connections is a problem where nobody asks for them: %q", r.Unavailable)
 	}
-	for _, want := range []string{"connections of dns: udp has none", "connections of six: nothing listens on [2001:db8:51::10]:80"} {
+	for _, want := range []string{"connections of dns: udp has none", "connections of asked: this host does not have its address", "connections of six: nothing listens on [2001:db8:51::10]:80"} {
 		if !strings.Contains(unavailable, want) {
 			t.Errorf("it does not say %q: %q", want, r.Unavailable)
 		}

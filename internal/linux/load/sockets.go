@@ -75,7 +75,7 @@ func newTargets(services []Service) *targets {
 	for i, service := range t.services {
 		t.services[i].Ports = slices.Clone(service.Ports)
 		t.followed = t.followed || service.Followed
-		if !isTCP(service.Protocol) {
+		if !service.counted() {
 			continue
 		}
 		for _, vip := range service.vips() {
@@ -172,7 +172,7 @@ func (s *sockets) unheard(t *targets) (lines []string, err error) {
 			}
 			for _, port := range service.Ports {
 				address := netip.AddrPortFrom(vip, port)
-				if isTCP(service.Protocol) && !heard[address] && !heard[netip.AddrPortFrom(any, port)] {
+				if service.counted() && !heard[address] && !heard[netip.AddrPortFrom(any, port)] {
 					silent = append(silent, address.String())
 				}
 			}

@@ -4,6 +4,7 @@ package loadreport
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"sync/atomic"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 // Reporter samples the services of this host. It is safe for concurrent use.
 type Reporter struct {
 	sampler    *load.Sampler
+	services   []load.Service           // that it samples
 	period     atomic.Int64             // of reports
 	unmeasured atomic.Pointer[[]string] // of what was reported last, and why; nil: nothing was reported yet
 	queues     unanswered.Queues
@@ -26,10 +28,13 @@ func New(cgroup string) *Reporter {
 	return &Reporter{sampler: load.New(load.Options{Cgroup: cgroup})}
 }
 
-// Set takes the services whose connections are counted, and how often they are reported.
+// Set takes the services whose connections are counted, and how often they are reported. It is not safe for concurrent use.
 func (l *Reporter) Set(services []load.Service, period time.Duration) {
-	l.sampler.SetServices(services)
 	l.period.Store(int64(period))
+	if !reflect.DeepEqual(services, l.services) { // else reports would begin anew with each change of the host's network
+		l.services = services
+		l.sampler.SetServices(services)
+	}
 }
 
 // Run reports until ctx ends.

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/linux/load"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -52,5 +53,19 @@ func TestLoadIsReportedOftenWhereSomebodyDecidesByIt(t *testing.T) {
 				t.Errorf("every %s, followed %t; want %s, %t", s.Interval, followed, c.interval, c.followed)
 			}
 		})
+	}
+}
+
+// Where packets go to an application elsewhere, a count of this host's sockets is no load of it.
+func TestConnectionsAtAddressesOfOthersAreNotCounted(t *testing.T) {
+	own, absent := netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("198.51.100.2")
+	s := Serving{Counted: []load.Service{{Name: "own", VIP: own}, {Name: "pods", VIP: absent}, {Name: "both", VIP: own, MoreVIPs: []netip.Addr{absent}}}, Absent: []netip.Addr{absent}}
+	for i, want := range []bool{false, true, true} {
+		if one := s.Countable()[i]; one.Translated != want {
+			t.Errorf("%s: %t", one.Name, one.Translated)
+		}
+	}
+	if s.Counted[1].Translated {
+		t.Error("the list itself has changed: an address that comes would not count")
 	}
 }

@@ -181,6 +181,16 @@ func (s *Serving) count(fleet *model.Fleet) {
 	}
 }
 
+// Countable are the services whose connections on this host are counted. At an address that it does not have there are none to be found: a count of 0
+// would have load balancers send such a server all that is new.
+func (s *Serving) Countable() []load.Service {
+	list := slices.Clone(s.Counted)
+	for i := range list {
+		list[i].Translated = slices.Contains(s.Absent, list[i].VIP) || slices.ContainsFunc(list[i].MoreVIPs, func(vip netip.Addr) bool { return slices.Contains(s.Absent, vip) })
+	}
+	return list
+}
+
 // Functions are the addresses by which services name this host as a network function.
 func (s *Serving) Functions() (addresses []netip.Addr) {
 	if s.Applied == nil {

@@ -69,8 +69,9 @@ ip daddr 198.51.100.10 tcp dport { 443, 8443 } redirect to :80
 	}
 }
 
-// What kube-proxy 1.37 makes of a service with externalTrafficPolicy Local, in its mode nftables: pods and the node itself go to an endpoint of any node
-// (10.78.2.2), clients to one of this node (10.78.1.2).
+// What kube-proxy makes of a service with externalTrafficPolicy Local, in its mode nftables: pods and the node itself go to an endpoint of any node
+// (10.78.2.2), clients to one of this node (10.78.1.2). Earlier releases have a chain for each endpoint, 1.37 a map of them: kubeProxy137 is what
+// test/kubernetes had it write, with other addresses.
 const kubeProxy = `table ip kube-proxy {
 	map service-ips {
 		type ipv4_addr . inet_proto . inet_service : verdict
@@ -97,6 +98,40 @@ const kubeProxy = `table ip kube-proxy {
 }
 `
 
+const kubeProxy137 = `table ip kube-proxy {
+	set cluster-ips { type ipv4_addr; elements = { 10.96.0.1, 10.96.0.5 }; }
+	map no-endpoint-services { type ipv4_addr . inet_proto . inet_service : verdict; }
+	map firewall-ips { type ipv4_addr . inet_proto . inet_service : verdict; }
+	map service-ips {
+		type ipv4_addr . inet_proto . inet_service : verdict
+		elements = { 10.96.0.5 . tcp . 80 : goto service-SUSTUHLJ-default/web/tcp/http,
+			198.51.100.10 . tcp . 80 : goto external-SUSTUHLJ-default/web/tcp/http,
+			10.96.0.1 . tcp . 443 : goto service-2QRHZV4L-default/kubernetes/tcp/https }
+	}
+	chain service-SUSTUHLJ-default/web/tcp/http {
+		meta l4proto tcp dnat ip to numgen random mod 2 map { 0 : 10.78.2.2 . 8080, 1 : 10.78.1.2 . 8080 }
+	}
+	chain local-SUSTUHLJ-default/web/tcp/http { meta l4proto tcp dnat to 10.78.1.2:8080; }
+	chain external-SUSTUHLJ-default/web/tcp/http {
+		ip saddr 10.78.0.0/16 goto service-SUSTUHLJ-default/web/tcp/http comment "short-circuit pod traffic"
+		fib saddr type local meta mark set meta mark | 0x00004000 comment "masquerade local traffic"
+		fib saddr type local goto service-SUSTUHLJ-default/web/tcp/http comment "short-circuit local traffic"
+		goto local-SUSTUHLJ-default/web/tcp/http
+	}
+	chain service-2QRHZV4L-default/kubernetes/tcp/https { meta l4proto tcp dnat to 10.60.0.20:7443; }
+	chain services {
+		ip daddr @cluster-ips ip saddr != 10.78.0.0/16 meta mark set meta mark | 0x00004000 comment "masquerade clusterIP traffic from outside cluster"
+		ip daddr . meta l4proto . th dport vmap @service-ips
+	}
+	chain firewall-check { ip daddr . meta l4proto . th dport vmap @firewall-ips; }
+	chain service-endpoints-check { ip daddr . meta l4proto . th dport vmap @no-endpoint-services; }
+	chain filter-prerouting-pre-dnat { type filter hook prerouting priority dstnat - 10; ct state new jump firewall-check; }
+	chain filter-forward { type filter hook forward priority filter; ct state new jump service-endpoints-check; }
+	chain nat-prerouting { type nat hook prerouting priority dstnat; jump services; }
+	chain nat-output { type nat hook output priority -100; jump services; }
+}
+`
+
 // A node of Kubernetes has its VIPs nowhere: rules are read to their ends, and nothing contradicts what the agent has seen.
 func TestDoctorOnANodeOfKubernetes(t *testing.T) {
 	if _, err := exec.LookPath("nft"); err != nil {
@@ -115,12 +150,14 @@ func TestDoctorOnANodeOfKubernetes(t *testing.T) {
 	if have := of(); len(have) != 3 || !strings.HasPrefix(have[0], "problem vip 198.51.100.10: not an address of this host: it does not take the service's packets") {
 		t.Errorf("without rules: %q", have)
 	}
-	s.run(t, doctor.RoleAgent, kubeProxy, "nft", "-f", "-")
-	have := strings.Join(of(), "\n")
-	for _, want := range []string{"warning vip 198.51.100.10: not an address of this host: rules of nftables take its packets", "ok listener web",
-		"ok translation web: a rule of nftables takes tcp port 80 elsewhere (dnat to 10.78.1.2:8080)"} {
-		if !strings.Contains(have, want) {
-			t.Errorf("no %q in:\n%s", want, have)
+	for _, rules := range []string{kubeProxy, kubeProxy137} {
+		s.run(t, doctor.RoleAgent, "flush ruleset\n"+rules, "nft", "-f", "-")
+		have := strings.Join(of(), "\n")
+		for _, want := range []string{"warning vip 198.51.100.10: not an address of this host: rules of nftables take its packets", "ok listener web",
+			"ok translation web: a rule of nftables takes tcp port 80 elsewhere (dnat to 10.78.1.2:8080)"} {
+			if !strings.Contains(have, want) {
+				t.Errorf("no %q in:\n%s\nby %s", want, have, rules)
+			}
 		}
 	}
 }

@@ -48,7 +48,7 @@ const (
 type cluster struct {
 	*testing.T
 	dir    string
-	nodes  []string // nNUMBER, from 1 to 9
+	nodes  []string // n1 to n9
 	mode   string   // of kube-proxy
 	spaces map[string]*netspace.Space
 	wire   *link.Wire

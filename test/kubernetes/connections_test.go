@@ -114,7 +114,7 @@ type step struct {
 	Ended   int      `json:"ended"`         // with their pod
 	Refused int      `json:"refused"`       // tries to begin one that failed
 	Seconds float64  `json:"seconds"`       // until all had an answer that was asked for after the change
-	Longest float64  `json:"longest"`       // seconds that one waited for an answer
+	Longest float64  `json:"longest"`       // seconds that one waited for an answer, a new one with its handshake
 	Why     []string `json:"why,omitempty"` // the first that broke or were refused
 	begun   time.Time
 }
@@ -210,10 +210,11 @@ var errRenewed = errors.New("is to begin again")
 
 func (l *load) keep(one *keeper) {
 	for {
+		begun := time.Now()
 		connection, err := l.connect()
 		if err == nil {
 			var at *pod
-			at, err = l.converse(one, connection)
+			at, err = l.converse(one, connection, begun)
 			_ = connection.Close()
 			if errors.Is(err, errRenewed) {
 				continue
@@ -243,13 +244,15 @@ func (l *load) connect() (net.Conn, error) {
 	return l.dial("client")(ctx, "tcp", l.target)
 }
 
-// converse asks until the connection ends, and how; nil: the test does. at is the pod of the first answer.
-func (l *load) converse(one *keeper, connection net.Conn) (at *pod, err error) {
+// converse asks until the connection ends, and how; nil: the test does. The first answer is waited for since the connection was begun; at is its pod.
+func (l *load) converse(one *keeper, connection net.Conn, begun time.Time) (at *pod, err error) {
 	for next := uint64(0); ; next++ {
 		l.lock.Lock()
 		round, asked := l.round, l.asked
 		l.lock.Unlock()
-		begun := time.Now()
+		if next > 0 {
+			begun = time.Now()
+		}
 		number, err := l.ask(connection, one.number, next)
 		if err != nil {
 			return at, err

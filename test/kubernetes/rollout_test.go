@@ -203,20 +203,23 @@ func (r *rollout) step(name string, change func()) {
 	r.Logf("%-46s %5.1f s, broken %5d, ended with pods %5d, refused %5d %s", last.Name, last.Seconds, last.Broken, last.Ended, last.Refused, strings.Join(last.Why, "; "))
 }
 
-// replaceNode drains a node, has its pods end, takes it away, and brings another.
+// replaceNode drains a node, takes it away, and brings another.
 func (r *rollout) replaceNode(node, next string) {
 	r.step("drain "+node, func() {
 		r.away = r.podsAt(node)
-		if r.publish(); r.ballast { // kube-proxy alone sends to pods that end while the node has no other
+		if r.publish(); r.ballast {
 			r.awaitNewAt(slices.DeleteFunc(slices.Clone(r.live), func(one string) bool { return one == node })...)
+		} else {
+			r.announce(node, false) // as speakers of BGP do once a node has only pods that end
 		}
-	})
-	r.step("switch "+node+" off", func() {
+		r.load.verify()
 		for _, p := range r.away {
 			p.end()
 		}
 		r.away = nil
 		r.publish()
+	})
+	r.step("switch "+node+" off", func() {
 		r.must(r.CoreV1().Nodes().Delete(background, node, meta.DeleteOptions{}))
 		r.must(r.spaces["router"].SetLink(node, false))
 		r.announce(node, false)

@@ -31,7 +31,7 @@ func TestAFleetIsMadeWhatItWas(t *testing.T) {
 		ctl.expect("fleet diff 3", "no changes")
 		ctl.refuse("fleet rollback 99", "no revision 99")
 		ctl.refuse("fleet rollback 0", "no revision")
-		ctl.refuse("fleet rollback", "arg")
+		ctl.refuse("fleet rollback", "REVISION is missing")
 		ctl.refuse("fleet diff -3", "")
 		ctl.refuse("fleet show --revision x", "invalid")
 	})

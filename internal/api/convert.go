@@ -43,7 +43,7 @@ func ServiceToProto(s *model.Service) *ballastv1.Service {
 	if p := &s.Placement; *p != (model.Placement{}) {
 		m.Placement = &ballastv1.Placement{Over: p.Over.String(), Ipv4Prefix: uint32(p.IPv4Prefix), Ipv6Prefix: uint32(p.IPv6Prefix)}
 	}
-	m.SourceLimit = sourceLimitToProto(&s.SourceLimit)
+	m.SourceLimit, m.Source = sourceLimitToProto(&s.SourceLimit), serverSourceToProto(&s.Source)
 	if s.SessionClients != model.SessionClientsUnset {
 		m.SessionClients = new(uint32(s.SessionClients))
 	}
@@ -268,6 +268,7 @@ func (in *input) service(path string, s *model.Service, m *ballastv1.Service) {
 	in.sourceLimit(path+".source_limit", &s.SourceLimit, m.GetSourceLimit())
 	in.duration(path+".slow_start", &s.SlowStart, m.GetSlowStart())
 	in.health(path+".health", &s.Health, m.GetHealth())
+	in.serverSource(path+".servers", &s.Source, m.GetSource())
 	if len(m.GetServers()) > 0 {
 		s.Servers = make([]model.Server, len(m.GetServers()))
 		for i, server := range m.GetServers() {

@@ -43,6 +43,8 @@ type Desired interface {
 	// Servers tells what is known of the servers of a service, or of all services if it is empty, removed ones that may still have
 	// connections included.
 	Servers(ctx context.Context, service string) ([]*ballastv1.ServerStatus, error)
+	// Sources tells of the sources of servers of a service, or of all services if it is empty; none: servers are listed.
+	Sources(service string) []*ballastv1.SourceStatus
 	// LostLoadBalancers names those that are not connected, were not forgotten, and may still send connections by an older state.
 	LostLoadBalancers() []string
 	// Nodes tells who is connected, and of load balancers of the second tier whether they are healthy.
@@ -118,7 +120,7 @@ func (f *fleetAPI) ListServers(ctx context.Context, r *ballastv1.ListServersRequ
 		}
 	}
 	servers, err := f.desired.Servers(ctx, r.Service)
-	return &ballastv1.ListServersResponse{Servers: servers, OneNode: !f.desired.MakesKeys(), Lost: f.desired.LostLoadBalancers()}, refusal(err)
+	return &ballastv1.ListServersResponse{Servers: servers, Sources: f.desired.Sources(r.Service), OneNode: !f.desired.MakesKeys(), Lost: f.desired.LostLoadBalancers()}, refusal(err)
 }
 
 // change runs an edit for a client who does not want to harm anybody, or says that it is meant (force).

@@ -20,6 +20,9 @@ import (
 // the weights, states and deadlines that were set since a request that said the same of them, and services of owners.
 func (f *fleetAPI) Apply(ctx context.Context, r *ballastv1.ApplyRequest) (*ballastv1.ChangeResponse, error) {
 	wanted, err := FleetFromProto(r, r.Keys)
+	if err == nil {
+		err = f.mayHaveSources(&wanted)
+	}
 	if err != nil {
 		return nil, refusal(err)
 	}
@@ -78,8 +81,8 @@ func (f *fleetAPI) Apply(ctx context.Context, r *ballastv1.ApplyRequest) (*balla
 	return answer, nil
 }
 
-// complete gives a fleet that is to be applied to n the ids of servers and the defaults, and returns whose connections its services take over. Of a
-// fleet that was before, servers get other ids than they had where these are others' now.
+// complete gives a fleet that is to be applied to n the servers that sources have named, the ids of servers and the defaults, and returns whose connections its
+// services take over. Of a fleet that was before, servers get other ids than they had where these are others' now.
 func complete(next *model.Fleet, n *fleet.Desired, was bool) (predecessors map[string][]*model.Service) {
 	next.MakeRoomForNodes()
 	known := next.Clone() // ids included, which are not those that will be
@@ -87,6 +90,7 @@ func complete(next *model.Fleet, n *fleet.Desired, was bool) (predecessors map[s
 	predecessors = fleet.Predecessors(&n.Running, &known)
 	for i := range next.Services {
 		s := &next.Services[i]
+		keepSourced(s, predecessors[s.Name], n)
 		if was {
 			dropTakenIDs(s, predecessors[s.Name], n.Removed)
 		}

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -34,7 +35,7 @@ func (f *fleetAPI) PutService(ctx context.Context, r *ballastv1.PutServiceReques
 			fleet.Services = append(fleet.Services, added)
 			fleet.MakeRoomForNodes()
 			giveIDs(&fleet.Services[len(fleet.Services)-1], nil, removed)
-			return nil
+			return f.mayHaveSources(fleet)
 		case r.Exists != nil && !*r.Exists:
 			return exists("service", name, "change it with `ballast ctl service set`, or choose another name")
 		case len(r.Service.Servers) > 0:
@@ -42,7 +43,7 @@ func (f *fleetAPI) PutService(ctx context.Context, r *ballastv1.PutServiceReques
 				Remedy: "add them with `ballast ctl server add`"}
 		}
 		dropUnusable(s, r.Service)
-		return setService(s, r.Service)
+		return cmp.Or(setService(s, r.Service), f.mayHaveSources(fleet))
 	})
 }
 
@@ -50,6 +51,9 @@ func (f *fleetAPI) PutService(ctx context.Context, r *ballastv1.PutServiceReques
 func dropUnusable(s *model.Service, m *ballastv1.Service) {
 	if affinity := m.GetAffinity(); affinity != "" && affinity != s.Affinity.String() {
 		s.Table = model.Table{}
+	}
+	if from := m.GetSource().GetFrom(); from != "" && from != s.Source.From.String() {
+		s.Source = model.ServerSource{}
 	}
 	dropUnusableCheck(&s.Health, m.GetHealth())
 	if source := m.GetLoad().GetSource(); source != "" && source != s.Load.Source.String() {
@@ -82,6 +86,9 @@ func (f *fleetAPI) AddServer(ctx context.Context, r *ballastv1.AddServerRequest)
 	}
 	var id uint16
 	answer, err := f.changeService(ctx, r.Service, false, func(s *model.Service, removed []fleet.Removed) error {
+		if err := listed(s); err != nil {
+			return err
+		}
 		s.Servers = append(s.Servers, server)
 		giveIDs(s, nil, removed)
 		s.ApplyDefaults() // gives the others their ids
@@ -96,6 +103,9 @@ func (f *fleetAPI) AddServer(ctx context.Context, r *ballastv1.AddServerRequest)
 
 func (f *fleetAPI) RemoveServer(ctx context.Context, r *ballastv1.ServerRequest) (*ballastv1.ChangeResponse, error) {
 	return f.changeService(ctx, r.Service, r.Force, func(s *model.Service, _ []fleet.Removed) error {
+		if err := listed(s); err != nil {
+			return err
+		}
 		before := len(s.Servers)
 		s.Servers = slices.DeleteFunc(s.Servers, func(server model.Server) bool { return server.Name == r.Server })
 		if len(s.Servers) == before {

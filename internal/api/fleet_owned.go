@@ -82,6 +82,8 @@ func mayOwn(ctx context.Context, owner string, services []model.Service) error {
 		switch s := &services[i]; {
 		case s.Health.Check == model.CheckExec:
 			return refuse("service %s has load balancers run a program (health.check: exec)", s.Name)
+		case !s.Source.IsZero():
+			return refuse("service %s has controllers ask for its servers (servers.from)", s.Name)
 		case s.Load.Endpoint != "":
 			return refuse("service %s has nodes ask a URL (load.endpoint)", s.Name)
 		case s.Functions():

@@ -126,6 +126,7 @@ func TestSourcesKeepServicesOfTheirOwnNameAlone(t *testing.T) {
 		"another name": {Owner: "dns"},
 		"a program":    {Owner: "kube", Services: []*ballastv1.Service{running}},
 		"a URL":        {Owner: "kube", Services: []*ballastv1.Service{asking}},
+		"a name":       {Owner: "kube", Services: []*ballastv1.Service{byDNS(named("a", 1), "web.example.com")}},
 		"all packets":  {Owner: "kube", Services: []*ballastv1.Service{functions}},
 	} {
 		request.Force = true

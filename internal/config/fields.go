@@ -29,9 +29,8 @@ func (r *reader) root(root *yaml.Node, fleet *model.Fleet) {
 	})
 	keys["services"] = list(r, &fleet.Services, model.NewService, func(s *model.Service) map[string]yamltree.Value {
 		keys := values(r, schema.Service, s)
-		keys["servers"] = list(r, &s.Servers, model.NewServer, func(s *model.Server) map[string]yamltree.Value {
-			return values(r, schema.Server, s)
-		})
+		delete(keys, schema.SourceSection)
+		keys["servers"] = r.servers(s)
 		return keys
 	})
 	r.Mapping(root, "", keys)
@@ -41,6 +40,23 @@ func (r *reader) root(root *yaml.Node, fleet *model.Fleet) {
 	if !r.Has("services") {
 		// A file that an editor has only half written must not remove every service.
 		r.Fail(1, "services", "write `services: []` to remove every service", "missing")
+	}
+}
+
+// servers reads a list of servers, or who names them.
+func (r *reader) servers(s *model.Service) yamltree.Value {
+	listed := list(r, &s.Servers, model.NewServer, func(s *model.Server) map[string]yamltree.Value {
+		return values(r, schema.Server, s)
+	})
+	source := values(r, schema.Source, &s.Source)
+	return func(node *yaml.Node, path string) {
+		if node.Kind != yaml.MappingNode {
+			listed(node, path)
+			return
+		}
+		if r.Mapping(node, path, source); s.Source.From == model.SourceList {
+			r.Fail(node.Line, path+".from", "say who names them, like dns, or write a list", "missing")
+		}
 	}
 }
 

@@ -31,10 +31,18 @@ type fileService struct {
 	MoreVIPs     *struct{}    `json:"more_vips,omitempty"`
 	PortRanges   *struct{}    `json:"port_ranges,omitempty"`
 	*model.Service
+	Source  *struct{} `json:"source,omitempty"`
+	Servers any       `json:"servers"` // a list, or who names them
 }
 
 func writeService(s *model.Service) fileService {
-	file := fileService{Name: s.Name, VIP: s.VIP, Destinations: s.Destinations, Protocol: s.Protocol.String(), Service: s}
+	file := fileService{Name: s.Name, VIP: s.VIP, Destinations: s.Destinations, Protocol: s.Protocol.String(), Service: s, Servers: s.Servers}
+	switch {
+	case !s.Source.IsZero():
+		file.Servers = s.Source
+	case s.Servers == nil:
+		file.Servers = []model.Server{}
+	}
 	if len(s.MoreVIPs) > 0 {
 		file.VIP, file.VIPs = netip.Addr{}, s.VIPs()
 	}
@@ -76,11 +84,7 @@ func Marshal(fleet model.Fleet) ([]byte, error) {
 	file := fileFleet{NodeHealth: fleet.NodeHealth, Replicas: fleet.Replicas, Tunnels: fleet.TunnelsFrom, Unserved: fleet.Unserved,
 		Services: []fileService{}}
 	for i := range fleet.Services {
-		service := fleet.Services[i]
-		if service.Servers == nil {
-			service.Servers = []model.Server{}
-		}
-		file.Services = append(file.Services, writeService(&service))
+		file.Services = append(file.Services, writeService(&fleet.Services[i]))
 	}
 	if keys := fleet.Keys; keys.Placement != [16]byte{} || len(keys.Cookie) > 0 {
 		file.Keys = &fileKeys{Current: keys.Current, Cookie: make(map[uint32]string, len(keys.Cookie))}

@@ -19,6 +19,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/periodic"
 	"github.com/ballast-lb/ballast/internal/daemon/readiness"
 	"github.com/ballast-lb/ballast/internal/daemon/systemd"
+	"github.com/ballast-lb/ballast/internal/discovery"
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/hub"
 	"github.com/ballast-lb/ballast/internal/machine/fleet"
@@ -52,6 +53,7 @@ type Options struct {
 	Ready      func(address string) // if given: called when nodes can join
 	// TicketSettle is rotation.TicketSettle for tests; zero: as it is.
 	TicketSettle time.Duration
+	Asking       discovery.Options // of servers
 }
 
 const agePeriod = time.Minute
@@ -164,7 +166,7 @@ func (c *controller) run(ctx context.Context, ports *bootstrap.Ports, page conso
 
 // jobs are what goes on until the context of each ends.
 func (c *controller) jobs() []func(context.Context) {
-	return []func(context.Context){c.mirror.Follow, c.publish, c.revoked.Run, c.election.Run, c.engine.Run, c.findings.Run, c.age, c.balancers.Run, c.ring.Run, c.tickets.Run}
+	return []func(context.Context){c.mirror.Follow, c.publish, c.revoked.Run, c.election.Run, c.engine.Run, c.findings.Run, c.age, c.balancers.Run, c.ring.Run, c.tickets.Run, c.sources.Run}
 }
 
 // publish gives every new state to those who work with it.

@@ -10,6 +10,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/controller/bootstrap"
 	"github.com/ballast-lb/ballast/internal/controller/desired"
+	"github.com/ballast-lb/ballast/internal/controller/discovery"
 	"github.com/ballast-lb/ballast/internal/controller/election"
 	"github.com/ballast-lb/ballast/internal/controller/enrolment"
 	"github.com/ballast-lb/ballast/internal/controller/findings"
@@ -47,6 +48,7 @@ type controller struct {
 	balancers *nodes.Balancers
 	ring      *replicas.Manager
 	tickets   *tickets.Manager
+	sources   *discovery.Manager
 	revoked   *revoked.List
 	members   *members.Cluster
 	fleet     *fleetapi.Fleet
@@ -103,6 +105,8 @@ func newController(
 		tickets.Options{Name: name, Mirror: mirror, Writer: writer, Leads: c.election.Leads, Nodes: c.hub.Nodes.Keys,
 			Settle: cmp.Or(o.TicketSettle, rotation.TicketSettle), Log: o.Log},
 	)
+	c.sources = discovery.New(discovery.Options{Name: name, Mirror: mirror, Editor: c.editor, Log: o.Log, Asking: o.Asking,
+		LeaderOf: func(service string) string { return c.election.Now().LeaderOf(service) }})
 	c.members = members.New(
 		members.Options{
 			Name:        name,
@@ -127,6 +131,7 @@ func newController(
 			Store:             s.cluster,
 			Refusals:          ports.Refusals(),
 			TicketProblems:    c.tickets.Problems,
+			Sources:           c.sources,
 			MemberProblems:    c.members.RevokedMembers,
 			EnrolmentProblems: func() []string { return c.enrolment.Problems() },
 		},
@@ -178,6 +183,7 @@ func (c *controller) newFleet(o Options, writer *desired.Writer, address string)
 			),
 			Ring:    c.ring,
 			Tickets: c.tickets,
+			Sources: c.sources,
 			Revoked: c.revoked,
 			Revoker: revoked.NewRevoker(
 				revoked.RevokerOptions{

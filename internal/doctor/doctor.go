@@ -29,8 +29,9 @@ var judges = []func(*facts) []Finding{
 func Examine(ctx context.Context, o Options) []Finding {
 	daemon := gatherDaemon(ctx, o)
 	if daemon.Role == RoleController {
-		return []Finding{{"role", o.Instance, Problem, "this is a controller, and doctor looks at what forwards and marks packets",
-			"ask the controller how the fleet is: `ballast ctl --instance " + o.Instance + " nodes`; other instances here: --instance"}}
+		f := &facts{Role: RoleController, Instance: o.Instance, Daemon: daemon}
+		return append(f.problems(o.Instance, nil), Finding{"role", o.Instance, Problem, "this is a controller, and doctor looks at what forwards and marks packets",
+			"ask the controller how the fleet is: `ballast ctl --instance " + o.Instance + " nodes`; other instances here: --instance"})
 	}
 	f := gather(ctx, o, daemon)
 	findings := []Finding{}

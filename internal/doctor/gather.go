@@ -169,7 +169,7 @@ func gatherDaemon(ctx context.Context, o Options) (d daemonFacts) {
 		return d
 	}
 	if Role(status.Role) == RoleController {
-		d.Role = RoleController
+		d.Role, d.NotReady, d.Problems = RoleController, status.NotReady, status.Problems
 		return d
 	}
 	if d.Err = client.Get(ctx, api.PathRunning, &d.Fleet); d.Err != nil {

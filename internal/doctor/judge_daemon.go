@@ -95,20 +95,7 @@ func judgeDaemon(f *facts) (out []Finding) {
 	for i := range d.Filtered {
 		explained[d.Filtered[i].Problem()] = true
 	}
-	for _, problem := range d.Problems {
-		if explained[problem] {
-			continue
-		}
-		found := "reports: " + problem
-		if slices.Contains(d.NotReady, problem) {
-			found = "is not ready: " + problem
-		}
-		remedy := "do what it says; `" + api.Ctl(f.Instance) + " status` shows when it is gone"
-		if strings.HasPrefix(problem, "no controller is connected") {
-			remedy = "read `controller not joined` in its log (" + journalOf(f.Role) + "): the network, the certificate (`ballast ctl pki show DIR`), or controllers that are down"
-		}
-		out = append(out, Finding{"daemon", subject, Problem, found, remedy})
-	}
+	out = append(out, f.problems(subject, explained)...)
 	if len(explained) > 0 && len(out) == 0 {
 		return nil
 	}
@@ -135,4 +122,24 @@ func splitRemedy(text string) (what, remedy string) {
 		return text[:at], text[at+2:]
 	}
 	return text, "see the daemon's log"
+}
+
+// problems are those that a daemon has of itself, but for the explained ones.
+func (f *facts) problems(subject string, explained map[string]bool) (out []Finding) {
+	d := &f.Daemon
+	for _, problem := range d.Problems {
+		if explained[problem] {
+			continue
+		}
+		found := "reports: " + problem
+		if slices.Contains(d.NotReady, problem) {
+			found = "is not ready: " + problem
+		}
+		remedy := "do what it says; `" + api.Ctl(f.Instance) + " status` shows when it is gone"
+		if strings.HasPrefix(problem, "no controller is connected") {
+			remedy = "read `controller not joined` in its log (" + journalOf(f.Role) + "): the network, the certificate (`ballast ctl pki show DIR`), or controllers that are down"
+		}
+		out = append(out, Finding{"daemon", subject, Problem, found, remedy})
+	}
+	return out
 }

@@ -61,6 +61,18 @@ type Unserved uint8
 // SYNProxy is when load balancers answer the SYNs of a service themselves.
 type SYNProxy uint8
 
+// SourceKind is who knows the servers of a service.
+type SourceKind uint8
+
+// SourceRecord is which records of the DNS name servers.
+type SourceRecord uint8
+
+// SourceFamily is which addresses of names are servers.
+type SourceFamily uint8
+
+// SourceTransport is what DNS queries go by.
+type SourceTransport uint8
+
 // AcceptPolicy is how a server decides whether it accepts a connection that another candidate could have.
 type AcceptPolicy uint8
 
@@ -164,6 +176,19 @@ const (
 	SYNProxyAuto   SYNProxy = 1 // while there are more than Service.SYNLimit
 	SYNProxyAlways SYNProxy = 2
 
+	SourceList SourceKind = 0 // they are listed
+	SourceDNS  SourceKind = 1
+
+	RecordAddress SourceRecord = 0 // A and AAAA
+	RecordSRV     SourceRecord = 1 // and the addresses of their targets
+
+	FamilyAny  SourceFamily = 0
+	FamilyIPv4 SourceFamily = 1
+	FamilyIPv6 SourceFamily = 2
+
+	TransportUDP SourceTransport = 0 // TCP where an answer does not fit
+	TransportTCP SourceTransport = 1
+
 	AcceptDynamic AcceptPolicy = 0 // below one that is set so that half of the connections offered are accepted (6LB: SRdyn)
 	AcceptStatic  AcceptPolicy = 1 // below a threshold of load
 
@@ -186,16 +211,20 @@ var (
 	loadNames     = map[LoadSource]string{LoadEstimate: "estimate", LoadConnections: "connections", LoadCPU: "cpu", LoadEndpoint: "endpoint", LoadPackets: "packets", LoadBytes: "bytes"}
 	checkNames    = map[Check]string{CheckNone: "none", CheckTCP: "tcp", CheckHTTP: "http", CheckHTTPS: "https", CheckTLS: "tls", CheckGRPC: "grpc", CheckExec: "exec", CheckQUIC: "quic", CheckGRPCS: "grpcs",
 		CheckUDP: "udp", CheckDNS: "dns"}
-	tierNames      = map[Tier]string{TierFirst: "first", TierSecond: "second"}
-	announceNames  = map[Announce]string{AnnounceAble: "able", AnnounceAlways: "always"}
-	quicNames      = map[QUICAlgorithm]string{QUICSinglePass: "single-pass", QUICFourPass: "four-pass", QUICPlain: "plain"}
-	placementNames = map[PlacementOver]string{PlaceConnection: "connection", PlaceSource: "source"}
-	sessionNames   = map[Session]string{SessionNone: "none", SessionTLS: "tls"}
-	unservedNames  = map[Unserved]string{UnservedPass: "pass", UnservedReject: "reject"}
-	synProxyNames  = map[SYNProxy]string{SYNProxyOff: "off", SYNProxyAuto: "auto", SYNProxyAlways: "always"}
-	acceptNames    = map[AcceptPolicy]string{AcceptDynamic: "dynamic", AcceptStatic: "static"}
-	acceptByNames  = map[AcceptLoad]string{AcceptByConnections: "connections", AcceptByBacklog: "backlog", AcceptByCPU: "cpu", AcceptByEndpoint: "endpoint"}
-	allDownNames   = map[AllDown]string{AllDownKeep: "keep", AllDownAll: "all", AllDownNone: "none", AllDownWithdraw: "withdraw"}
+	tierNames         = map[Tier]string{TierFirst: "first", TierSecond: "second"}
+	announceNames     = map[Announce]string{AnnounceAble: "able", AnnounceAlways: "always"}
+	quicNames         = map[QUICAlgorithm]string{QUICSinglePass: "single-pass", QUICFourPass: "four-pass", QUICPlain: "plain"}
+	placementNames    = map[PlacementOver]string{PlaceConnection: "connection", PlaceSource: "source"}
+	sessionNames      = map[Session]string{SessionNone: "none", SessionTLS: "tls"}
+	unservedNames     = map[Unserved]string{UnservedPass: "pass", UnservedReject: "reject"}
+	synProxyNames     = map[SYNProxy]string{SYNProxyOff: "off", SYNProxyAuto: "auto", SYNProxyAlways: "always"}
+	sourceNames       = map[SourceKind]string{SourceList: "list", SourceDNS: "dns"}
+	recordNames       = map[SourceRecord]string{RecordAddress: "address", RecordSRV: "srv"}
+	transportNames    = map[SourceTransport]string{TransportUDP: "udp", TransportTCP: "tcp"}
+	acceptNames       = map[AcceptPolicy]string{AcceptDynamic: "dynamic", AcceptStatic: "static"}
+	sourceFamilyNames = map[SourceFamily]string{FamilyAny: "any", FamilyIPv4: "ipv4", FamilyIPv6: "ipv6"}
+	acceptByNames     = map[AcceptLoad]string{AcceptByConnections: "connections", AcceptByBacklog: "backlog", AcceptByCPU: "cpu", AcceptByEndpoint: "endpoint"}
+	allDownNames      = map[AllDown]string{AllDownKeep: "keep", AllDownAll: "all", AllDownNone: "none", AllDownWithdraw: "withdraw"}
 )
 
 // TunnelProtocol is how firewalls name the tunnels of the service to servers; empty: it has none.
@@ -218,65 +247,77 @@ func (s *Service) TunnelProtocol() string {
 // Tunnels reports whether packets travel inside others, which agents unpack.
 func (v Forward) Tunnels() bool { return v == ForwardIPIP || v == ForwardGUE || v == ForwardSRv6 }
 
-func (v Protocol) String() string      { return nameOf(protocolNames, v) }
-func (v Dispatch) String() string      { return nameOf(dispatchNames, v) }
-func (v Affinity) String() string      { return nameOf(affinityNames, v) }
-func (v Fallback) String() string      { return nameOf(fallbackNames, v) }
-func (v Forward) String() string       { return nameOf(forwardNames, v) }
-func (v Return) String() string        { return nameOf(returnNames, v) }
-func (v ServerState) String() string   { return nameOf(stateNames, v) }
-func (v Tier) String() string          { return nameOf(tierNames, v) }
-func (v Announce) String() string      { return nameOf(announceNames, v) }
-func (v AllDown) String() string       { return nameOf(allDownNames, v) }
-func (v Check) String() string         { return nameOf(checkNames, v) }
-func (v LoadSource) String() string    { return nameOf(loadNames, v) }
-func (v QUICAlgorithm) String() string { return nameOf(quicNames, v) }
-func (v PlacementOver) String() string { return nameOf(placementNames, v) }
-func (v Session) String() string       { return nameOf(sessionNames, v) }
-func (v Unserved) String() string      { return nameOf(unservedNames, v) }
-func (v SYNProxy) String() string      { return nameOf(synProxyNames, v) }
-func (v AcceptPolicy) String() string  { return nameOf(acceptNames, v) }
-func (v AcceptLoad) String() string    { return nameOf(acceptByNames, v) }
+func (v Protocol) String() string        { return nameOf(protocolNames, v) }
+func (v Dispatch) String() string        { return nameOf(dispatchNames, v) }
+func (v Affinity) String() string        { return nameOf(affinityNames, v) }
+func (v Fallback) String() string        { return nameOf(fallbackNames, v) }
+func (v Forward) String() string         { return nameOf(forwardNames, v) }
+func (v Return) String() string          { return nameOf(returnNames, v) }
+func (v ServerState) String() string     { return nameOf(stateNames, v) }
+func (v Tier) String() string            { return nameOf(tierNames, v) }
+func (v Announce) String() string        { return nameOf(announceNames, v) }
+func (v AllDown) String() string         { return nameOf(allDownNames, v) }
+func (v Check) String() string           { return nameOf(checkNames, v) }
+func (v LoadSource) String() string      { return nameOf(loadNames, v) }
+func (v QUICAlgorithm) String() string   { return nameOf(quicNames, v) }
+func (v PlacementOver) String() string   { return nameOf(placementNames, v) }
+func (v Session) String() string         { return nameOf(sessionNames, v) }
+func (v Unserved) String() string        { return nameOf(unservedNames, v) }
+func (v SYNProxy) String() string        { return nameOf(synProxyNames, v) }
+func (v SourceKind) String() string      { return nameOf(sourceNames, v) }
+func (v SourceRecord) String() string    { return nameOf(recordNames, v) }
+func (v SourceFamily) String() string    { return nameOf(sourceFamilyNames, v) }
+func (v SourceTransport) String() string { return nameOf(transportNames, v) }
+func (v AcceptPolicy) String() string    { return nameOf(acceptNames, v) }
+func (v AcceptLoad) String() string      { return nameOf(acceptByNames, v) }
 
-func (v Protocol) MarshalText() ([]byte, error)      { return marshal(protocolNames, v) }
-func (v Dispatch) MarshalText() ([]byte, error)      { return marshal(dispatchNames, v) }
-func (v Affinity) MarshalText() ([]byte, error)      { return marshal(affinityNames, v) }
-func (v Fallback) MarshalText() ([]byte, error)      { return marshal(fallbackNames, v) }
-func (v Forward) MarshalText() ([]byte, error)       { return marshal(forwardNames, v) }
-func (v Return) MarshalText() ([]byte, error)        { return marshal(returnNames, v) }
-func (v ServerState) MarshalText() ([]byte, error)   { return marshal(stateNames, v) }
-func (v Tier) MarshalText() ([]byte, error)          { return marshal(tierNames, v) }
-func (v Announce) MarshalText() ([]byte, error)      { return marshal(announceNames, v) }
-func (v AllDown) MarshalText() ([]byte, error)       { return marshal(allDownNames, v) }
-func (v Check) MarshalText() ([]byte, error)         { return marshal(checkNames, v) }
-func (v LoadSource) MarshalText() ([]byte, error)    { return marshal(loadNames, v) }
-func (v QUICAlgorithm) MarshalText() ([]byte, error) { return marshal(quicNames, v) }
-func (v PlacementOver) MarshalText() ([]byte, error) { return marshal(placementNames, v) }
-func (v Session) MarshalText() ([]byte, error)       { return marshal(sessionNames, v) }
-func (v Unserved) MarshalText() ([]byte, error)      { return marshal(unservedNames, v) }
-func (v SYNProxy) MarshalText() ([]byte, error)      { return marshal(synProxyNames, v) }
-func (v AcceptPolicy) MarshalText() ([]byte, error)  { return marshal(acceptNames, v) }
-func (v AcceptLoad) MarshalText() ([]byte, error)    { return marshal(acceptByNames, v) }
+func (v Protocol) MarshalText() ([]byte, error)        { return marshal(protocolNames, v) }
+func (v Dispatch) MarshalText() ([]byte, error)        { return marshal(dispatchNames, v) }
+func (v Affinity) MarshalText() ([]byte, error)        { return marshal(affinityNames, v) }
+func (v Fallback) MarshalText() ([]byte, error)        { return marshal(fallbackNames, v) }
+func (v Forward) MarshalText() ([]byte, error)         { return marshal(forwardNames, v) }
+func (v Return) MarshalText() ([]byte, error)          { return marshal(returnNames, v) }
+func (v ServerState) MarshalText() ([]byte, error)     { return marshal(stateNames, v) }
+func (v Tier) MarshalText() ([]byte, error)            { return marshal(tierNames, v) }
+func (v Announce) MarshalText() ([]byte, error)        { return marshal(announceNames, v) }
+func (v AllDown) MarshalText() ([]byte, error)         { return marshal(allDownNames, v) }
+func (v Check) MarshalText() ([]byte, error)           { return marshal(checkNames, v) }
+func (v LoadSource) MarshalText() ([]byte, error)      { return marshal(loadNames, v) }
+func (v QUICAlgorithm) MarshalText() ([]byte, error)   { return marshal(quicNames, v) }
+func (v PlacementOver) MarshalText() ([]byte, error)   { return marshal(placementNames, v) }
+func (v Session) MarshalText() ([]byte, error)         { return marshal(sessionNames, v) }
+func (v Unserved) MarshalText() ([]byte, error)        { return marshal(unservedNames, v) }
+func (v SYNProxy) MarshalText() ([]byte, error)        { return marshal(synProxyNames, v) }
+func (v SourceKind) MarshalText() ([]byte, error)      { return marshal(sourceNames, v) }
+func (v SourceRecord) MarshalText() ([]byte, error)    { return marshal(recordNames, v) }
+func (v SourceFamily) MarshalText() ([]byte, error)    { return marshal(sourceFamilyNames, v) }
+func (v SourceTransport) MarshalText() ([]byte, error) { return marshal(transportNames, v) }
+func (v AcceptPolicy) MarshalText() ([]byte, error)    { return marshal(acceptNames, v) }
+func (v AcceptLoad) MarshalText() ([]byte, error)      { return marshal(acceptByNames, v) }
 
-func (v *Protocol) UnmarshalText(text []byte) error      { return unmarshal(protocolNames, v, text) }
-func (v *Dispatch) UnmarshalText(text []byte) error      { return unmarshal(dispatchNames, v, text) }
-func (v *Affinity) UnmarshalText(text []byte) error      { return unmarshal(affinityNames, v, text) }
-func (v *Fallback) UnmarshalText(text []byte) error      { return unmarshal(fallbackNames, v, text) }
-func (v *Forward) UnmarshalText(text []byte) error       { return unmarshal(forwardNames, v, text) }
-func (v *Return) UnmarshalText(text []byte) error        { return unmarshal(returnNames, v, text) }
-func (v *ServerState) UnmarshalText(text []byte) error   { return unmarshal(stateNames, v, text) }
-func (v *Tier) UnmarshalText(text []byte) error          { return unmarshal(tierNames, v, text) }
-func (v *Announce) UnmarshalText(text []byte) error      { return unmarshal(announceNames, v, text) }
-func (v *AllDown) UnmarshalText(text []byte) error       { return unmarshal(allDownNames, v, text) }
-func (v *Check) UnmarshalText(text []byte) error         { return unmarshal(checkNames, v, text) }
-func (v *LoadSource) UnmarshalText(text []byte) error    { return unmarshal(loadNames, v, text) }
-func (v *QUICAlgorithm) UnmarshalText(text []byte) error { return unmarshal(quicNames, v, text) }
-func (v *PlacementOver) UnmarshalText(text []byte) error { return unmarshal(placementNames, v, text) }
-func (v *Session) UnmarshalText(text []byte) error       { return unmarshal(sessionNames, v, text) }
-func (v *Unserved) UnmarshalText(text []byte) error      { return unmarshal(unservedNames, v, text) }
-func (v *SYNProxy) UnmarshalText(text []byte) error      { return unmarshal(synProxyNames, v, text) }
-func (v *AcceptPolicy) UnmarshalText(text []byte) error  { return unmarshal(acceptNames, v, text) }
-func (v *AcceptLoad) UnmarshalText(text []byte) error    { return unmarshal(acceptByNames, v, text) }
+func (v *Protocol) UnmarshalText(text []byte) error        { return unmarshal(protocolNames, v, text) }
+func (v *Dispatch) UnmarshalText(text []byte) error        { return unmarshal(dispatchNames, v, text) }
+func (v *Affinity) UnmarshalText(text []byte) error        { return unmarshal(affinityNames, v, text) }
+func (v *Fallback) UnmarshalText(text []byte) error        { return unmarshal(fallbackNames, v, text) }
+func (v *Forward) UnmarshalText(text []byte) error         { return unmarshal(forwardNames, v, text) }
+func (v *Return) UnmarshalText(text []byte) error          { return unmarshal(returnNames, v, text) }
+func (v *ServerState) UnmarshalText(text []byte) error     { return unmarshal(stateNames, v, text) }
+func (v *Tier) UnmarshalText(text []byte) error            { return unmarshal(tierNames, v, text) }
+func (v *Announce) UnmarshalText(text []byte) error        { return unmarshal(announceNames, v, text) }
+func (v *AllDown) UnmarshalText(text []byte) error         { return unmarshal(allDownNames, v, text) }
+func (v *Check) UnmarshalText(text []byte) error           { return unmarshal(checkNames, v, text) }
+func (v *LoadSource) UnmarshalText(text []byte) error      { return unmarshal(loadNames, v, text) }
+func (v *QUICAlgorithm) UnmarshalText(text []byte) error   { return unmarshal(quicNames, v, text) }
+func (v *PlacementOver) UnmarshalText(text []byte) error   { return unmarshal(placementNames, v, text) }
+func (v *Session) UnmarshalText(text []byte) error         { return unmarshal(sessionNames, v, text) }
+func (v *Unserved) UnmarshalText(text []byte) error        { return unmarshal(unservedNames, v, text) }
+func (v *SYNProxy) UnmarshalText(text []byte) error        { return unmarshal(synProxyNames, v, text) }
+func (v *SourceKind) UnmarshalText(text []byte) error      { return unmarshal(sourceNames, v, text) }
+func (v *SourceRecord) UnmarshalText(text []byte) error    { return unmarshal(recordNames, v, text) }
+func (v *SourceFamily) UnmarshalText(text []byte) error    { return unmarshal(sourceFamilyNames, v, text) }
+func (v *SourceTransport) UnmarshalText(text []byte) error { return unmarshal(transportNames, v, text) }
+func (v *AcceptPolicy) UnmarshalText(text []byte) error    { return unmarshal(acceptNames, v, text) }
+func (v *AcceptLoad) UnmarshalText(text []byte) error      { return unmarshal(acceptByNames, v, text) }
 
 // Dispatches returns all policies, in the order of their numbers.
 func Dispatches() []Dispatch { return slices.Sorted(maps.Keys(dispatchNames)) }

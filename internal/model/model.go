@@ -111,7 +111,9 @@ type Service struct {
 	MPTCP       MPTCP       `json:"mptcp,omitzero"`
 	Load        Load        `json:"load"`
 	Health      Health      `json:"health"`
-	Servers     []Server    `json:"servers"`
+	// Source is who names Servers; controllers keep these as it names them.
+	Source  ServerSource `json:"source,omitzero"`
+	Servers []Server     `json:"servers"`
 }
 
 // Placement is what places a connection, where the policy or nothing else says who gets it. The zero value: all of the connection.

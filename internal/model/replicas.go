@@ -81,5 +81,17 @@ func (f *Fleet) CheckWithoutControllers() error {
 				Remedy: "run the load balancers by controllers (docs/features/replicas.md), or use affinity: cookie with fallback: second-chance"}
 		}
 	}
+	return f.CheckSourcesWithoutControllers()
+}
+
+// CheckSourcesWithoutControllers refuses sources of servers where each host goes by a file of its own. Each would number servers by itself, in the order that
+// it hears of them, and cookies name servers by number.
+func (f *Fleet) CheckSourcesWithoutControllers() error {
+	for i := range f.Services {
+		if s := &f.Services[i]; !s.Source.IsZero() {
+			return &Invalid{Path: fmt.Sprintf("services[%d].servers.from", i), Problem: fmt.Sprintf("servers from %s need controllers: load balancers by a file would give one server different ids", s.Source.From),
+				Remedy: "run the load balancers by controllers, or list the servers with ids: the file is watched"}
+		}
+	}
 	return nil
 }

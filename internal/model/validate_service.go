@@ -27,6 +27,7 @@ func (s *Service) validate(path string, found *findings) {
 	s.validateMPTCP(path, found)
 	s.validateAllow(path, found)
 	s.validateSourceLimit(path+".source_limit", found)
+	s.Source.validate(path+".servers", found)
 	s.validateIDs(path, found)
 	for i := range s.Servers {
 		s.validateServer(fmt.Sprintf("%s.servers[%d]", path, i), &s.Servers[i], found)

@@ -23,6 +23,7 @@ type (
 	copies  = model.Replicas
 	load    = model.Load
 	health  = model.Health
+	origin  = model.ServerSource
 	server  = model.Server
 	node    = model.Node
 	bgp     = model.BGP
@@ -90,7 +91,27 @@ var Service = slices.Concat([]Field[service]{
 	Section("mptcp", MPTCP, func(s *service) *mptcp { return &s.MPTCP }),
 	Section("load", Load, func(s *service) *load { return &s.Load }),
 	Section("health", Health, func(s *service) *health { return &s.Health }),
+	Section(SourceSection, Source, func(s *service) *origin { return &s.Source }),
 )
+
+// SourceSection is what keys of Source begin with, but in files: there they are in `servers`, in the place of a list.
+const SourceSection = "source"
+
+// Source are the fields of who names the servers of a service.
+var Source = []Field[origin]{
+	{Key: "from", Value: choice(func(o *origin) *model.SourceKind { return &o.From }), Default: "list",
+		Doc: "who names the servers; needs controllers", More: "See \"Servers by name\""},
+	{Key: "name", Value: text(func(o *origin) *string { return &o.Name }), Values: "domain name", Clear: true,
+		Doc: "`dns`: the name to resolve", More: "Absolute: no search list"},
+	{Key: "record", Value: choice(func(o *origin) *model.SourceRecord { return &o.Record }), Default: "address",
+		Doc: "`dns`: A and AAAA, or SRV with weights (and ports with `forward: nat`)", More: "Of SRV, the lowest priority counts"},
+	{Key: "family", Value: choice(func(o *origin) *model.SourceFamily { return &o.Family }), Default: "any",
+		Doc: "`dns`: addresses to ask for"},
+	{Key: "resolver", Value: text(func(o *origin) *string { return &o.Resolver }), Values: "address or address:port", Clear: true,
+		Doc: "`dns`: where to ask", More: "Default: the controller's `/etc/resolv.conf`"},
+	{Key: "transport", Value: choice(func(o *origin) *model.SourceTransport { return &o.Transport }), Default: "udp",
+		Doc: "`dns`: `tcp` is harder to forge"},
+}
 
 // Placement are the fields of what places a connection.
 var Placement = []Field[place]{

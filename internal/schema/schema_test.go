@@ -33,8 +33,10 @@ func rows[T any](section string, fields []Field[T]) string {
 }
 
 func TestDocsListEveryField(t *testing.T) {
+	source := func(f Field[service]) bool { return strings.HasPrefix(f.Key, SourceSection+".") }
 	doctest.Show(t, "fields", map[string]string{
-		"fleet": rows("", Fleet), "service": rows("", Service), "server": rows("", Server), "node": rows("", Node),
+		"fleet": rows("", Fleet), "service": rows("", slices.DeleteFunc(slices.Clone(Service), source)), "source": rows("servers.", Source),
+		"server": rows("", Server), "node": rows("", Node),
 	}, "../../docs/run/configure.md")
 }
 

@@ -37,6 +37,7 @@ type Memory struct {
 	Past      []*ballastv1.FleetChange
 	Fleets    map[uint64]model.Fleet           // by their revision
 	Ring      *ballastv1.ListReplicasResponse  // nil: there is none
+	Named     []*ballastv1.SourceStatus        // of services whose servers a source names
 	Tickets   ballastv1.ListTicketKeysResponse // of which keys are used as they are asked for
 	Revoked   []pki.Revocation
 
@@ -251,6 +252,18 @@ func (m *Memory) Servers(_ context.Context, service string) (list []*ballastv1.S
 		}
 	}
 	return list, nil
+}
+
+// Sources implements api.Desired.
+func (m *Memory) Sources(service string) (list []*ballastv1.SourceStatus) {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	for _, one := range m.Named {
+		if service == "" || one.Service == service {
+			list = append(list, proto.CloneOf(one))
+		}
+	}
+	return list
 }
 
 // LostLoadBalancers implements api.Desired.

@@ -2,6 +2,7 @@
 package daemons
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -117,7 +118,7 @@ func (v *validation) fits(file *model.Fleet) error {
 		if err != nil {
 			return err
 		}
-		return wanted.KnowsLoadBalancers(file)
+		return cmp.Or(file.CheckSourcesWithoutControllers(), wanted.KnowsLoadBalancers(file))
 	case "lb":
 		if err := file.CheckWithoutControllers(); err != nil {
 			return err
@@ -142,7 +143,7 @@ func (v *validation) warnings(fleet *model.Fleet) (warnings []string) {
 	here := false
 	for i := range fleet.Services {
 		s := &fleet.Services[i]
-		if !slices.ContainsFunc(s.Servers, func(server model.Server) bool { return server.TakesNew() }) && !fleet.OnlyReturns(s) {
+		if !slices.ContainsFunc(s.Servers, func(server model.Server) bool { return server.TakesNew() }) && s.Source.IsZero() && !fleet.OnlyReturns(s) {
 			warnings = append(warnings, fmt.Sprintf("service %s: no server takes new connections", s.Name))
 		}
 		if blind := fleet.CheckedBlindly(s); len(blind) > 0 {

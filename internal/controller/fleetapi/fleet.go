@@ -12,6 +12,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/controller/desired"
+	"github.com/ballast-lb/ballast/internal/controller/discovery"
 	"github.com/ballast-lb/ballast/internal/controller/nodes"
 	"github.com/ballast-lb/ballast/internal/controller/replicas"
 	"github.com/ballast-lb/ballast/internal/controller/revoked"
@@ -35,6 +36,7 @@ type Options struct {
 	Forgetter *nodes.Forgetter
 	Ring      *replicas.Manager
 	Tickets   *tickets.Manager
+	Sources   *discovery.Manager
 	Revoked   *revoked.List
 	Revoker   *revoked.Revoker
 }
@@ -129,6 +131,9 @@ func (f *Fleet) UseTicketKey(ctx context.Context, epoch uint32, force bool) ([]s
 func (f *Fleet) RevokeTicketKeys(ctx context.Context, newest uint32) ([]string, uint64, error) {
 	return f.o.Tickets.Revoke(ctx, newest)
 }
+
+// Sources implements api.Desired.
+func (f *Fleet) Sources(service string) []*ballastv1.SourceStatus { return f.o.Sources.List(service) }
 
 // LostLoadBalancers implements api.Desired.
 func (f *Fleet) LostLoadBalancers() []string { return f.o.Nodes.LostLoadBalancers() }

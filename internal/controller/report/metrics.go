@@ -24,6 +24,8 @@ var (
 	storeMajority   = prometheus.NewDesc("ballast_controller_store_majority", "1 while this controller's store reaches a majority of its members; 0: changes are refused.", nil, nil)
 	storeBehind     = prometheus.NewDesc("ballast_controller_store_behind_entries", "Entries of the store that are committed and not applied here.", nil, nil)
 	storeForged     = prometheus.NewDesc("ballast_controller_store_forged_total", "Requests to this controller's store in another controller's name, refused.", nil, nil)
+	sourceAge       = prometheus.NewDesc("ballast_controller_source_age_seconds", "Time since the last good answer of the source that names a service's servers; before the first, since this controller asks.", []string{"service"}, nil)
+	sourceFailed    = prometheus.NewDesc("ballast_controller_source_failed", "1 while a service's servers are not, or not all, what its source says.", []string{"service"}, nil)
 	revisionMetric  = prometheus.NewDesc("ballast_controller_revision", "Revision of the desired state that is known here.", nil, nil)
 )
 
@@ -56,6 +58,10 @@ func (r *Reporter) Collect(out chan<- prometheus.Metric) {
 	gauge(termMetric, float64(s.Term))
 	gauge(revisionMetric, float64(s.Revision))
 	gauge(agentlessMetric, float64(agentless))
+	for _, source := range r.o.Sources.All() {
+		out <- prometheus.MustNewConstMetric(sourceAge, prometheus.GaugeValue, source.Age.Seconds(), source.Service)
+		out <- prometheus.MustNewConstMetric(sourceFailed, prometheus.GaugeValue, listen.Bool(source.Problem != ""), source.Service)
+	}
 	if r.o.Store != nil {
 		store := r.o.Store.PeerCondition()
 		gauge(storeMembers, float64(store.Members))

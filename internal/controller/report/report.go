@@ -9,6 +9,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/controller/desired"
+	"github.com/ballast-lb/ballast/internal/controller/discovery"
 	"github.com/ballast-lb/ballast/internal/controller/documents"
 	"github.com/ballast-lb/ballast/internal/controller/election"
 	"github.com/ballast-lb/ballast/internal/engine"
@@ -28,6 +29,8 @@ type Options struct {
 	Engine        *engine.Engine
 	Store         *etcd.Store // in this process; nil: the state is kept elsewhere
 	Refusals      *hub.Refusals
+	// Sources are those of services whose servers they name.
+	Sources *discovery.Manager
 	// TicketProblems and MemberProblems say what is wrong with keys of session tickets, and with the members of the
 	// store.
 	TicketProblems func(*documents.Snapshot) []string
@@ -100,6 +103,7 @@ func (r *Reporter) Problems() []string {
 	}
 	problems = append(problems, r.o.TicketProblems(r.o.Mirror.Now())...)
 	problems = append(problems, r.o.EnrolmentProblems()...)
+	problems = append(problems, r.o.Sources.Problems()...)
 	if r.o.Store != nil {
 		problems = append(problems, r.o.Store.PeerCondition().Problems()...)
 		problems = append(problems, r.o.MemberProblems()...)

@@ -75,6 +75,9 @@ func (f fleetAPI) Servers(_ context.Context, service string) (list []*ballastv1.
 	return list, err
 }
 
+// Sources are asked by controllers alone.
+func (f fleetAPI) Sources(string) []*ballastv1.SourceStatus { return nil }
+
 // LostLoadBalancers are known to controllers alone: answers of one load balancer speak for itself.
 func (f fleetAPI) LostLoadBalancers() []string { return nil }
 

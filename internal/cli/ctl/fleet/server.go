@@ -35,6 +35,7 @@ type serverRow struct {
 	Agent        string      `json:"agent,omitempty"` // connected, none
 	SlowStart    *slowStart  `json:"slow_start,omitempty"`
 	Counted      *serverSeen `json:"counted,omitempty"`
+	Source       *sourceRow  `json:"source,omitempty"`
 	Lost         []string    `json:"lost_load_balancers,omitempty"` // that may still send to it: weight_now and an estimate say nothing of them
 }
 
@@ -100,6 +101,10 @@ func serverRows(c *ask.Control, cmd *cobra.Command, service string) ([]serverRow
 			seen[key{s.Name, uint32(server.ID), server.Removed}] = &serverSeen{server.Connections, server.Packets, server.Bytes, server.Path, server.TakesPart}
 		}
 	}
+	sources := map[string]*sourceRow{}
+	for _, s := range answer.Sources {
+		sources[s.Service] = new(sourceOf(s))
+	}
 	rows := []serverRow{}
 	for _, status := range answer.Servers {
 		server, err := api.ServerFromProto(status.Server)
@@ -109,7 +114,7 @@ func serverRows(c *ask.Control, cmd *cobra.Command, service string) ([]serverRow
 		rows = append(rows, serverRow{Service: status.Service, Server: server, Removed: status.Removed, Health: status.Health,
 			HealthDetail: status.HealthDetail, LoadSource: status.LoadSource, Load: status.Load, Available: status.Available, WeightNow: status.Weight,
 			Live: status.Connections, LiveExact: status.ConnectionsExact, Agent: status.Agent,
-			Counted: seen[key{status.Service, status.Server.GetId(), status.Removed}], Lost: answer.Lost})
+			Counted: seen[key{status.Service, status.Server.GetId(), status.Removed}], Source: sources[status.Service], Lost: answer.Lost})
 		if status.WholeAt != nil {
 			rows[len(rows)-1].SlowStart = &slowStart{status.SlowStart, status.WholeAt.AsTime()}
 		}
@@ -147,6 +152,11 @@ func printServers(table *command.Table, rows []serverRow) {
 			cells = append(cells, seen.Packets, seen.Bytes, seen.Path)
 		}
 		table.Row(cells...)
+	}
+	for i := range rows {
+		if source := rows[i].Source; source != nil && source.Problem != "" && (i == 0 || rows[i-1].Source != source) {
+			table.Line("! servers of %s from %s: %s", source.Service, source.Source, source.Problem)
+		}
 	}
 	if len(rows) > 0 && len(rows[0].Lost) > 0 {
 		table.Line("? %s, and may still send connections: figures with ? do not include them", areLost(rows[0].Lost))

@@ -82,7 +82,7 @@ func findServices(c *ask.Control, cmd *cobra.Command) (found services, err error
 func printServices(table *command.Table, all services) {
 	head := "SERVICE\tVIP\tPROTOCOL\tPORTS\tDISPATCH\tAFFINITY\tFORWARD\tRETURN\tCHECK\tSERVERS"
 	if table.Wide {
-		head += "\tFALLBACK\tSESSION\tSYN PROXY\tALL DOWN\tOWNER"
+		head += "\tFALLBACK\tSESSION\tSYN PROXY\tALL DOWN\tOWNER\tSERVERS FROM"
 	}
 	table.Row(head)
 	for i := range all.wanted {
@@ -93,7 +93,7 @@ func printServices(table *command.Table, all services) {
 		}
 		cells := []any{s.Name, s.Where(), s.Protocol, ports, s.Dispatch, s.Affinity, s.Forward, s.Return, s.Health.Check, len(s.Servers)}
 		if table.Wide {
-			cells = append(cells, s.Fallback, s.Session, s.SYNProxy, s.Health.AllDown, cmp.Or(s.Owner, "-"))
+			cells = append(cells, s.Fallback, s.Session, s.SYNProxy, s.Health.AllDown, cmp.Or(s.Owner, "-"), s.Source)
 		}
 		table.Row(cells...)
 	}

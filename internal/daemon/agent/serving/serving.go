@@ -3,6 +3,7 @@
 package serving
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -112,7 +113,7 @@ func (s *Serving) knowsBalancers(fleet *model.Fleet, wanted *plan.Agent) error {
 	if !s.byFile {
 		return nil
 	}
-	return wanted.KnowsLoadBalancers(fleet)
+	return cmp.Or(fleet.CheckSourcesWithoutControllers(), wanted.KnowsLoadBalancers(fleet))
 }
 
 // timestampProblems are why this host's timestamps cannot carry cookies.

@@ -3,7 +3,8 @@
  * while its daemon is not there (RFC 826, RFC 4861).
  *
  * `segment_ingress` answers requests for the VIPs that this load balancer owns. Requests for those that another one
- * owns are kept from the host's stack, which answers ARP for addresses on `lo` as well. Program and map are pinned.
+ * owns are kept from the host's stack, which answers ARP for addresses on `lo` as well. Program and maps are pinned.
+ * Another load balancer gets no answer when the daemon has been gone for long, and takes the VIP (vips.h).
  */
 #include "wire/kernel.h"
 #include "segment/arp.h"

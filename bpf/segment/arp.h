@@ -20,12 +20,11 @@ struct arp {
 } __attribute__((packed));
 _Static_assert(sizeof(struct arp) == 28, "RFC 826");
 
-/* An announcement asks for its sender's own address: it is no request. */
-inline_always _Bool asks(const struct arp *arp)
+inline_always _Bool is_request(const struct arp *arp)
 {
 	return arp->hardware == bpf_htons(ARP_ETHERNET) && arp->protocol == bpf_htons(ETH_P_IP) &&
 	       arp->hardware_length == ETH_ALEN && arp->protocol_length == 4 &&
-	       arp->operation == bpf_htons(ARP_REQUEST) && arp->sender != arp->target;
+	       arp->operation == bpf_htons(ARP_REQUEST);
 }
 
 /* ARP has no IP header that generic XDP could lose track of: its Ethernet header is always there (link_header.h). */
@@ -36,13 +35,18 @@ inline_always int answer_arp(struct __sk_buff *skb)
 	struct ethhdr header;
 	struct arp arp;
 
-	if (bpf_skb_load_bytes_relative(skb, 0, &arp, sizeof(arp), BPF_HDR_START_NET) || !asks(&arp))
+	if (bpf_skb_load_bytes_relative(skb, 0, &arp, sizeof(arp), BPF_HDR_START_NET) || !is_request(&arp))
 		return TC_CONTINUE;
 	key.address[0] = arp.target;
 	vip = bpf_map_lookup_elem(&segment_vips, &key);
 	if (!vip)
 		return TC_CONTINUE;
-	if (!vip->owned)
+	if (arp.sender == arp.target) { /* an announcement is no request */
+		if (is_held_for(vip, arp.sender_mac))
+			vip->state = SEGMENT_OTHER;
+		return TC_CONTINUE;
+	}
+	if (vip->state == SEGMENT_OTHER || (!arp.sender && is_held_for(vip, arp.sender_mac)))
 		return TC_DROP;
 	header = answer_header(arp.sender_mac, vip, bpf_htons(ETH_P_ARP));
 	arp.operation = bpf_htons(ARP_REPLY);

@@ -11,6 +11,7 @@
 #define ICMPV6_ADVERTISEMENT 136
 #define ADVERTISEMENT_SOLICITED 0x40000000
 #define ADVERTISEMENT_OVERRIDE 0x20000000
+#define OPTION_SOURCE_LINK 1
 #define OPTION_TARGET_LINK 2
 
 struct neighbor_message {
@@ -27,11 +28,27 @@ struct neighbor_answer {
 };
 _Static_assert(sizeof(struct neighbor_answer) == 72, "RFC 4861 4.4");
 
+struct neighbor_link {
+	__u8 option, option_words, mac[ETH_ALEN];
+};
+
 /* Of a host on the link: nothing that a router has forwarded has this hop limit. */
-inline_always _Bool solicits(const struct ipv6hdr *ip, const struct neighbor_message *m)
+inline_always _Bool is_neighbor_message(const struct ipv6hdr *ip, const struct neighbor_message *m)
 {
-	return ip->hop_limit == 255 && m->type == ICMPV6_SOLICITATION && !m->code &&
-	       bpf_ntohs(ip->payload_len) >= sizeof(*m);
+	return ip->hop_limit == 255 && (m->type == ICMPV6_SOLICITATION || m->type == ICMPV6_ADVERTISEMENT) &&
+	       !m->code && bpf_ntohs(ip->payload_len) >= sizeof(*m);
+}
+
+/* Load balancers say first which Ethernet address they have. */
+inline_always _Bool is_held_for_sender(struct __sk_buff *skb, __u32 l2, const struct segment_vip *vip,
+				       const struct neighbor_answer *in)
+{
+	struct neighbor_link link;
+	__u8 option = in->message.type == ICMPV6_SOLICITATION ? OPTION_SOURCE_LINK : OPTION_TARGET_LINK;
+
+	return bpf_ntohs(in->ip.payload_len) >= sizeof(in->message) + sizeof(link) &&
+	       !bpf_skb_load_bytes(skb, l2 + offsetof(struct neighbor_answer, option), &link, sizeof(link)) &&
+	       link.option == option && link.option_words == 1 && is_held_for(vip, link.mac);
 }
 
 inline_always __sum16 checksum_of(struct neighbor_answer *answer)
@@ -79,15 +96,24 @@ inline_always int answer_solicitation(struct __sk_buff *skb)
 	struct segment_vip *vip;
 	struct ethhdr header;
 	struct in6_addr from;
+	_Bool held;
 
 	if (bpf_skb_load_bytes(skb, l2, &answer.ip, sizeof(answer.ip)) || answer.ip.nexthdr != IPPROTO_ICMPV6 ||
 	    bpf_skb_load_bytes(skb, l2 + sizeof(answer.ip), &answer.message, sizeof(answer.message)) ||
-	    !solicits(&answer.ip, &answer.message))
+	    !is_neighbor_message(&answer.ip, &answer.message))
 		return TC_CONTINUE;
 	__builtin_memcpy(key.address, &answer.message.target, sizeof(key.address));
 	vip = bpf_map_lookup_elem(&segment_vips, &key);
-	if (!vip || !vip->owned)
+	if (!vip || vip->state == SEGMENT_OTHER)
 		return TC_CONTINUE; /* the stack has no answer for an address of another device */
+	held = is_held_for_sender(skb, l2, vip, &answer);
+	if (answer.message.type == ICMPV6_ADVERTISEMENT) {
+		if (held)
+			vip->state = SEGMENT_OTHER;
+		return TC_CONTINUE;
+	}
+	if (held)
+		return TC_DROP;
 	if (link_header_restore(skb) || bpf_skb_load_bytes(skb, 0, &header, sizeof(header)))
 		return TC_DROP;
 	from = answer.ip.saddr;

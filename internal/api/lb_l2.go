@@ -15,6 +15,8 @@ type L2Status struct {
 	VIPs      []L2VIP  `json:"vips"`
 	Peers     []L2Peer `json:"peers"`
 	Problems  []string `json:"problems,omitempty"`
+
+	LeaseSeconds float64 `json:"lease_seconds"` // that VIPs stay without this daemon
 }
 
 // L2VIP is a VIP that load balancers of the segment answer for.
@@ -22,6 +24,7 @@ type L2VIP struct {
 	VIP     netip.Addr `json:"vip"`
 	Owned   bool       `json:"owned"`           // by this load balancer
 	Owner   string     `json:"owner,omitempty"` // load balancer that answers; empty: none is known
+	Next    string     `json:"next,omitempty"`  // load balancer that takes it when this one, its owner, has been without a daemon for LeaseSeconds; empty: none could
 	Since   time.Time  `json:"since,omitzero"`  // this load balancer took or left it
 	Why     string     `json:"why"`
 	Answers uint64     `json:"answers"` // that this load balancer has given

@@ -1,6 +1,7 @@
 package daemon_test
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -11,8 +12,11 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/await"
+	"github.com/ballast-lb/ballast/internal/linux/segment"
 	"github.com/ballast-lb/ballast/internal/testkit/netspace"
 )
 
@@ -203,6 +207,78 @@ func TestAVIPIsFoundOnASegmentAtOneLoadBalancer(t *testing.T) {
 			require(t, s.lbs[0].remove("test"))
 			s.awaitAt("after --detach", 1)
 			s.awaitOwner("after --detach", 1, "lb2")
+		})
+	}
+}
+
+// awaitMove waits until the client finds the VIP elsewhere. Somebody answers it all the time.
+func (s *l2Segment) awaitMove(when string, to int) {
+	s.t.Helper()
+	await.True(s.t, fmt.Sprintf("%s: %s to be at lb%d", when, s.vip, to+1), func() bool {
+		at := s.at()
+		if at < 0 {
+			s.t.Fatalf("%s: nobody answers", when)
+		}
+		return at == to
+	})
+}
+
+// lapse has the data path of a load balancer be without its daemon for long, as far as it can tell.
+func (s *l2Segment) lapse(i int) {
+	s.t.Helper()
+	answers, err := segment.OpenAnswers(filepath.Join(s.lbs[i].runDir(), "bpf", "test"))
+	require(s.t, err)
+	require(s.t, errors.Join(answers.SetUntil(1), answers.Close()))
+}
+
+// Promise: A VIP whose load balancer is without its daemon for longer than a restart takes moves to one that could carry it, if there is one.
+func TestAVIPWhoseDaemonIsAwayForLongMoves(t *testing.T) {
+	for name, family := range l2Families {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			noRaces(t)
+			s := newL2Segment(t, family)
+			s.write("ff", "active")
+			s.lbs[0].start()
+			s.awaitAt("alone", 0)
+			s.lbs[0].kill()
+			s.lapse(0)
+			s.awaitAt("alone, without a daemon for long", 0)
+			s.lbs[0].start()
+			s.awaitOwner("alone, with the daemon back", 0, "lb1")
+			s.lbs[1].start()
+			s.serve()
+			await.Nil(t, "lb2 could take it", func() error {
+				status, err := s.status(0)
+				if err == nil && (len(status.VIPs) != 1 || status.VIPs[0].Next != "lb2") {
+					err = fmt.Errorf("%+v", status)
+				}
+				return err
+			})
+
+			s.lbs[0].kill()
+			s.awaitMove("without the owner's daemon", 1)
+			s.awaitOwner("without the owner's daemon", 1, "lb2")
+			s.lbs[0].start()
+			s.awaitOwner("with the daemon back", 0, "lb2")
+			s.awaitAt("with the daemon back", 1)
+
+			require(t, s.lbs[1].process.Process.Signal(unix.SIGSTOP))
+			s.awaitMove("while the owner's daemon hangs", 0)
+			require(t, s.lbs[1].process.Process.Signal(unix.SIGCONT))
+			s.awaitOwner("when it goes on", 1, "lb1")
+			s.awaitAt("when it goes on", 0)
+
+			for i := range s.lbs {
+				s.lbs[i].kill()
+				s.lapse(i)
+			}
+			s.awaitAt("without any daemon for long", 0)
+			s.lbs[1].start()
+			s.awaitMove("with another one's daemon back", 1)
+			s.lbs[0].start()
+			s.awaitOwner("with both back", 0, "lb2")
+			s.awaitAt("with both back", 1)
 		})
 	}
 }

@@ -10,21 +10,33 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/linux/pin"
 )
 
-//go:generate go tool bpf2go -target bpfel -type segment_key -type segment_vip segment ../../../bpf/segment.bpf.c
+//go:generate go tool bpf2go -target bpfel -type segment_key -type segment_vip -type segment_mac segment ../../../bpf/segment.bpf.c
 
-// layout names the shape of the pinned map.
+// layout names the shape of the pinned maps.
 const layout = "segment-v1"
 
 // Max is how many VIPs there is room for.
 const Max = 4096
+
+// State is who answers for a VIP.
+type State uint8
+
+// States, as bpf/segment/vips.h has them.
+const (
+	Other State = iota // another load balancer: this host must not
+	Owned              // this host
+	Held               // this host, until another load balancer takes it, whose probes get no answer
+)
 
 // Answers are what a host answers. Its methods are for one caller at a time.
 type Answers struct {
@@ -97,20 +109,65 @@ func (a *Answers) Alone(ifindex int) error {
 	return nil
 }
 
-// Set has a VIP answered, with this address of the device; not owned: another load balancer answers for it, and this host must not.
-func (a *Answers) Set(vip netip.Addr, mac net.HardwareAddr, owned bool) error {
+// Set has a VIP answered as state says, with this address of the device.
+func (a *Answers) Set(vip netip.Addr, mac net.HardwareAddr, state State) error {
 	key := keyOf(vip)
 	var value segmentSegmentVip
 	if err := a.objects.SegmentVips.Lookup(key, &value); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("look up what is answered for %s: %w", vip, err)
 	}
 	copy(value.Mac[:], mac)
-	value.Owned = 0
-	if owned {
-		value.Owned = 1
-	}
+	value.State = uint8(state)
 	if err := a.objects.SegmentVips.Put(key, value); err != nil {
 		return fmt.Errorf("answer for %s: %w", vip, err)
+	}
+	return nil
+}
+
+// Uptime is the clock of Until: since the start of the host, also while that is suspended.
+func Uptime() time.Duration {
+	var clock unix.Timespec
+	unix.ClockGettime(unix.CLOCK_BOOTTIME, &clock)
+	return time.Duration(clock.Nano())
+}
+
+// SetUntil has what is owned answered like what is held, from then on.
+func (a *Answers) SetUntil(uptime time.Duration) error {
+	if err := a.objects.SegmentUntil.Put(uint32(0), uint64(uptime)); err != nil {
+		return fmt.Errorf("answer for VIPs without a daemon: %w", err)
+	}
+	return nil
+}
+
+// Until is what SetUntil was told last, also by an earlier process; 0: nothing.
+func (a *Answers) Until() (uptime time.Duration, err error) {
+	var until uint64
+	if err := a.objects.SegmentUntil.Lookup(uint32(0), &until); err != nil {
+		return 0, fmt.Errorf("read how long VIPs are answered for: %w", err)
+	}
+	return time.Duration(until), nil
+}
+
+// SetPeers says which hosts are load balancers, by their addresses on the segment.
+func (a *Answers) SetPeers(macs map[[6]byte]bool) error {
+	var key segmentSegmentMac
+	var value uint8
+	var gone []segmentSegmentMac
+	all := a.objects.SegmentPeers.Iterate()
+	for all.Next(&key, &value) {
+		if !macs[key.Mac] {
+			gone = append(gone, key)
+		}
+	}
+	err := all.Err()
+	for _, key := range gone {
+		err = errors.Join(err, a.objects.SegmentPeers.Delete(key))
+	}
+	for mac := range macs {
+		err = errors.Join(err, a.objects.SegmentPeers.Put(segmentSegmentMac{Mac: mac}, uint8(1)))
+	}
+	if err != nil {
+		return fmt.Errorf("note who may take VIPs: %w", err)
 	}
 	return nil
 }
@@ -123,14 +180,14 @@ func (a *Answers) Forget(vip netip.Addr) error {
 	return nil
 }
 
-// Known are the VIPs that there is an answer for: whether it is given, and how often it was.
+// Known are the VIPs that there is an answer for: whether it is given, and how often it was. The program ends that one is held.
 func (a *Answers) Known() (map[netip.Addr]Answer, error) {
 	known := map[netip.Addr]Answer{}
 	var key segmentSegmentKey
 	var value segmentSegmentVip
 	all := a.objects.SegmentVips.Iterate()
 	for all.Next(&key, &value) {
-		known[addressOf(&key)] = Answer{value.Owned != 0, value.Mac, value.Answered}
+		known[addressOf(&key)] = Answer{State(value.State), value.Mac, value.Answered}
 	}
 	if err := all.Err(); err != nil {
 		return nil, fmt.Errorf("read what is answered: %w", err)
@@ -140,7 +197,7 @@ func (a *Answers) Known() (map[netip.Addr]Answer, error) {
 
 // Answer is what becomes of requests for a VIP.
 type Answer struct {
-	Owned bool
+	State State
 	MAC   [6]byte // that is answered
 	Given uint64
 }

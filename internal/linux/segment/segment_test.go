@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -132,11 +133,11 @@ func TestRequestsForOwnedVIPsAreAnswered(t *testing.T) {
 					if f := ask(); f.VIP.IsValid() {
 						t.Errorf("%s, to %v: answered before it is known: %+v", vip, to, f)
 					}
-					progtest.Check(t, r.answers.Set(vip, mac, true))
+					progtest.Check(t, r.answers.Set(vip, mac, segment.Owned))
 					if f := ask(); f.From.String() != mac.String() {
 						t.Errorf("%s, to %v: %+v, not from %s", vip, to, f, mac)
 					}
-					progtest.Check(t, r.answers.Set(vip, mac, false))
+					progtest.Check(t, r.answers.Set(vip, mac, segment.Other))
 					if f := ask(); f.VIP.IsValid() {
 						t.Errorf("%s, to %v: answered while another one owns it", vip, to)
 					}
@@ -183,13 +184,13 @@ func TestHostsFindVIPsAsTheyDo(t *testing.T) {
 		prefix := netip.PrefixFrom(vip, vip.BitLen())
 		progtest.Check(t, r.host.AddAddress("lo", prefix))
 		progtest.Check(t, r.other.Route(prefix, 0, netspace.NextHop{Interface: "eth0"}))
-		progtest.Check(t, r.answers.Set(vip, own, false))
+		progtest.Check(t, r.answers.Set(vip, own, segment.Other))
 		send(vip)
 		progtest.Check(t, r.peer.Probe(vip, nil))
 		if f := r.heard(r.peer, r.link, vip); f.VIP.IsValid() || neighbours(vip) != "" {
 			t.Errorf("%s is answered for, though another one owns it: %+v", vip, f)
 		}
-		progtest.Check(t, r.answers.Set(vip, own, true))
+		progtest.Check(t, r.answers.Set(vip, own, segment.Owned))
 		await.True(t, "it is found", func() bool {
 			send(vip)
 			return neighbours(vip) == own.String()
@@ -203,8 +204,62 @@ func TestHostsFindVIPsAsTheyDo(t *testing.T) {
 	known, err := r.answers.Known()
 	progtest.Check(t, err)
 	for _, vip := range vips {
-		if !known[vip].Owned || known[vip].Given == 0 {
+		if known[vip].State != segment.Owned || known[vip].Given == 0 {
 			t.Errorf("%s: %+v", vip, known[vip])
+		}
+	}
+}
+
+// TestAHeldVIPIsLeftToALoadBalancerThatTakesIt, and to nobody else; until then hosts are answered.
+func TestAHeldVIPIsLeftToALoadBalancerThatTakesIt(t *testing.T) {
+	for _, mode := range []string{"", "generic"} {
+		for _, vip := range vips {
+			t.Run(fmt.Sprintf("%s, XDP %s", vip, mode), func(t *testing.T) {
+				r := newRig(t)
+				if mode != "" {
+					r.generic()
+				}
+				mac, peer := r.link.Device.HardwareAddr, [6]byte(r.peer.Device.HardwareAddr)
+				past, future := segment.Uptime()-1, segment.Uptime()+time.Hour
+				strange, known := map[[6]byte]bool{{2, 9}: true}, map[[6]byte]bool{{2, 9}: true, peer: true}
+				for _, c := range []struct {
+					state  segment.State
+					until  time.Duration
+					peers  map[[6]byte]bool
+					answer bool // to the peer's probe
+				}{
+					{segment.Owned, 0, known, true},
+					{segment.Owned, future, known, true},
+					{segment.Owned, past, strange, true},
+					{segment.Owned, past, known, false},
+					{segment.Held, future, strange, true},
+					{segment.Held, future, known, false},
+					{segment.Held, 0, known, false},
+				} {
+					progtest.Check(t, errors.Join(r.answers.Set(vip, mac, c.state), r.answers.SetUntil(c.until), r.answers.SetPeers(c.peers)))
+					if until, err := r.answers.Until(); err != nil || until != c.until {
+						t.Fatalf("until %v: %v, %v", c.until, until, err)
+					}
+					for _, to := range []net.HardwareAddr{nil, mac} {
+						progtest.Check(t, r.peer.Probe(vip, to))
+						if f := r.heard(r.peer, r.link, vip); f.VIP.IsValid() != c.answer {
+							t.Errorf("%+v: to %v: %+v", c, to, f)
+						}
+					}
+					want := segment.Other // who may take it says that it has
+					if c.answer {
+						want = c.state
+					}
+					progtest.Check(t, r.peer.Announce(vip))
+					if f := r.heard(r.link, r.peer, vip); !f.VIP.IsValid() {
+						t.Errorf("%+v: the announcement is kept from the host", c)
+					}
+					answers, err := r.answers.Known()
+					if progtest.Check(t, err); answers[vip].State != want {
+						t.Errorf("%+v: %+v after an announcement", c, answers[vip])
+					}
+				}
+			})
 		}
 	}
 }
@@ -212,7 +267,7 @@ func TestHostsFindVIPsAsTheyDo(t *testing.T) {
 func TestAnnouncementsAndProbesOfOthersAreNoQuestions(t *testing.T) {
 	r := newRig(t)
 	for _, vip := range vips {
-		progtest.Check(t, r.answers.Set(vip, r.link.Device.HardwareAddr, true))
+		progtest.Check(t, r.answers.Set(vip, r.link.Device.HardwareAddr, segment.Owned))
 		progtest.Check(t, r.peer.Announce(vip))
 		if f := r.heard(r.link, r.peer, vip); f.From.String() != r.peer.Device.HardwareAddr.String() {
 			t.Errorf("%s: the announcement of another one: %+v", vip, f)
@@ -228,7 +283,7 @@ func TestAnnouncementsAndProbesOfOthersAreNoQuestions(t *testing.T) {
 func TestAnswersOutliveTheProcess(t *testing.T) {
 	r := newRig(t)
 	for _, vip := range vips {
-		progtest.Check(t, r.answers.Set(vip, r.link.Device.HardwareAddr, true))
+		progtest.Check(t, r.answers.Set(vip, r.link.Device.HardwareAddr, segment.Owned))
 	}
 	progtest.Check(t, r.answers.Close())
 	asked := func(vip netip.Addr) bool {
@@ -255,6 +310,35 @@ func TestAnswersOutliveTheProcess(t *testing.T) {
 	}))
 	for _, vip := range vips {
 		await.True(t, vip.String()+" is answered no more", func() bool { return !asked(vip) })
+	}
+}
+
+// TestAnswersOfAnEarlierVersionGoOn: it had neither a lease nor peers.
+func TestAnswersOfAnEarlierVersionGoOn(t *testing.T) {
+	r := newRig(t)
+	for _, vip := range vips {
+		progtest.Check(t, r.answers.Set(vip, r.link.Device.HardwareAddr, segment.Owned))
+	}
+	progtest.Check(t, r.answers.Close())
+	for _, name := range []string{"segment_until", "segment_peers"} {
+		found, err := filepath.Glob(filepath.Join(r.pins, "segment", "segment-v*", name))
+		if progtest.Check(t, err); len(found) != 1 {
+			t.Fatalf("%s is pinned at %v", name, found)
+		}
+		progtest.Check(t, os.Remove(found[0]))
+	}
+	r.attach()
+	known, err := r.answers.Known()
+	progtest.Check(t, err)
+	if until, err := r.answers.Until(); err != nil || until != 0 {
+		t.Errorf("until %v, %v", until, err)
+	}
+	progtest.Check(t, r.answers.SetPeers(map[[6]byte]bool{[6]byte(r.peer.Device.HardwareAddr): true}))
+	for _, vip := range vips {
+		progtest.Check(t, r.peer.Probe(vip, nil))
+		if f := r.heard(r.peer, r.link, vip); !f.VIP.IsValid() || known[vip].State != segment.Owned {
+			t.Errorf("%s: %+v, known %+v", vip, f, known[vip])
+		}
 	}
 }
 

@@ -2,7 +2,8 @@
 // Discovery: answers of others and their advertisements in, probes and claims out.
 //
 // Who owns a VIP is who answers for it. A load balancer that could carry a VIP asks for it all the time, as a client would, and takes it when nobody answers: so
-// a VIP is never taken from one that is heard on the segment, whatever else fails. Data paths answer, not daemons. Advertisements say who else could carry
+// a VIP is never taken from one that is heard on the segment, whatever else fails. Data paths answer, not daemons: one whose daemon has been silent for Lease
+// goes on for hosts, but no longer answers load balancers, until one of them announces that it has taken the VIP. Advertisements say who else could carry
 // which VIP, and whose MAC addresses are those of load balancers; who has no key cannot make them. No controller takes part.
 package segment
 
@@ -45,6 +46,7 @@ type Kind uint8
 const (
 	Probe     Kind = iota // ask who has VIP: To, or everybody
 	Take                  // answer for VIP from now on
+	Hold                  // answer hosts for VIP from now on, but no load balancer
 	Leave                 // do not any more
 	Announce              // say to everybody that VIP is here
 	Advertise             // send what Adverts returns
@@ -82,7 +84,8 @@ type Advert struct {
 type vip struct {
 	able  bool
 	owned bool
-	since time.Time // of owned
+	held  bool      // hosts are answered, and the other load balancers are asked
+	since time.Time // of owned or held
 	why   string    // it is as it is
 
 	owner  MAC       // load balancer that answered last
@@ -139,11 +142,12 @@ type Machine struct {
 	askedOf    string
 }
 
-// New makes one that owns what an earlier process of this load balancer answered for, and knows the peers that it knew.
-func New(name string, mac MAC, owned []netip.Addr, peers map[string]MAC, now time.Time) *Machine {
+// New makes one that goes on with what an earlier process of this load balancer answered for, and knows the peers that it knew. lapsed: the data path has
+// done so for longer than Lease without a process.
+func New(name string, mac MAC, owned []netip.Addr, lapsed bool, peers map[string]MAC, now time.Time) *Machine {
 	m := &Machine{name: name, mac: mac, began: now, vips: map[netip.Addr]*vip{}, peers: map[string]*peer{}, advertise: true, handed: map[netip.Addr]string{}}
 	for _, address := range owned {
-		m.vips[address] = &vip{able: true, owned: true, since: now, why: "it was answered for before the restart", announced: len(announceAt)}
+		m.vips[address] = &vip{able: true, owned: !lapsed, held: lapsed, since: now, next: now, why: "it was answered for before the restart", announced: len(announceAt)}
 	}
 	for name, mac := range peers {
 		m.peers[name] = &peer{mac: mac, entries: map[netip.Addr]said{}}
@@ -303,18 +307,18 @@ func (m *Machine) heir(now time.Time, address netip.Addr) string {
 }
 
 func (m *Machine) take(now time.Time, address netip.Addr, v *vip, why string) []Action {
-	v.owned, v.since, v.why, v.owner = true, now, why, m.mac
+	v.owned, v.held, v.since, v.why, v.owner = true, false, now, why, m.mac
 	v.missed, v.waits, v.take, v.announced, v.next = 0, false, time.Time{}, 0, now
 	m.advertise = true
 	return append([]Action{{Kind: Take, VIP: address, Why: why}}, m.keep(now, address, v)...)
 }
 
-// leave ends that a VIP is owned, if it is.
+// leave ends that a VIP is owned or held, if it is.
 func (m *Machine) leave(now time.Time, address netip.Addr, v *vip, why, heir string) []Action {
-	if !v.owned {
+	if !v.owned && !v.held {
 		return nil
 	}
-	v.owned, v.since, v.why, v.owner = false, now, why, MAC{}
+	v.owned, v.held, v.since, v.why, v.owner = false, false, now, why, MAC{}
 	v.missed, v.waits, v.take, v.next = 0, false, time.Time{}, now.Add(Retry) // for the heir
 	m.advertise = true
 	if heir != "" {
@@ -335,7 +339,13 @@ func (m *Machine) keep(now time.Time, address netip.Addr, v *vip) []Action {
 		return []Action{{Kind: Announce, VIP: address}}
 	}
 	v.next = now.Add(doubles)
-	return []Action{{Kind: Probe, VIP: address}}
+	actions := []Action{{Kind: Probe, VIP: address}}
+	for _, p := range m.peers {
+		if !p.fresh(now) { // its data path answers hosts until it has heard
+			return append(actions, Action{Kind: Announce, VIP: address})
+		}
+	}
+	return actions
 }
 
 // even asks a peer that has more VIPs for one of them, one after the other. A single one stays where it is. Who asks is there to take it.
@@ -417,12 +427,13 @@ func (m *Machine) Answered(now time.Time, address netip.Addr, by MAC) []Action {
 		}
 		return m.contest(now, address, v, name, p)
 	}
+	left := m.leave(now, address, v, name+" answers for it", "")
 	v.owner, v.waits, v.missed, v.take = by, false, 0, time.Time{}
 	v.why = name + " answers for it"
 	if at := now.Add(m.period()); v.able && at.After(v.next) {
 		v.next = at
 	}
-	return nil
+	return left
 }
 
 // contest decides which of two keeps a VIP that both answer for: all decide alike. One whose daemon is silent cannot leave it.
@@ -471,6 +482,8 @@ func (m *Machine) Heard(now time.Time, a *Advert) (actions []Action) {
 			actions = append(actions, m.leave(now, e.VIP, v, a.Name+" has fewer", a.Name)...)
 		case e.Owned && v.owned:
 			actions = append(actions, m.contest(now, e.VIP, v, a.Name, p)...)
+		case e.Owned && v.held:
+			actions = append(actions, m.leave(now, e.VIP, v, a.Name+" has taken it", "")...)
 		case known && before.Owned && !e.Owned && !v.owned && v.owner == a.MAC:
 			v.owner, v.waits, v.missed, v.next = MAC{}, false, 0, now
 			if e.Handed {

@@ -1,198 +1,12 @@
 package segment
 
 import (
-	"fmt"
-	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"testing"
 	"time"
 )
-
-const step = 5 * time.Millisecond
-
-// host is a load balancer on a simulated segment.
-type host struct {
-	name    string
-	mac     MAC
-	machine *Machine // nil: its daemon is not there
-	up      bool     // its data path answers
-	rows    map[netip.Addr]bool
-	able    map[netip.Addr]string
-	part    int // of the segment; hosts of different parts do not hear each other
-}
-
-// world is a segment with hosts, at a time of its own.
-type world struct {
-	*testing.T
-	now    time.Time
-	hosts  []*host
-	vips   []netip.Addr
-	loss   float64
-	rand   *rand.Rand
-	moves  int
-	flying []func() // frames
-	seen   []Action
-
-	exclusive bool // nobody may be lost, and no VIP may have two owners when a frame has had time to arrive
-}
-
-func newWorld(t *testing.T, hosts, vips int) *world {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	w := &world{T: t, now: time.Unix(1e9, 0), rand: rand.New(rand.NewPCG(seed, 1))}
-	for i := range vips {
-		w.vips = append(w.vips, netip.AddrFrom4([4]byte{198, 51, 100, byte(i)}))
-	}
-	for i := range hosts {
-		h := &host{name: fmt.Sprintf("lb%d", i+1), mac: MAC{2, 0, 0, 0, 0, byte(i + 1)}, up: true, rows: map[netip.Addr]bool{}, able: map[netip.Addr]string{}}
-		for _, vip := range w.vips {
-			h.able[vip] = ""
-		}
-		w.hosts = append(w.hosts, h)
-		w.start(h, nil)
-	}
-	return w
-}
-
-// start starts a daemon, which finds what its data path answers for.
-func (w *world) start(h *host, peers map[string]MAC) {
-	h.machine = New(h.name, h.mac, slices.Collect(maps.Keys(h.rows)), peers, w.now)
-	w.do(h, h.machine.SetAble(w.now, h.able))
-}
-
-func (w *world) arrives() bool { return w.rand.Float64() >= w.loss }
-
-func (w *world) others(h *host) (list []*host) {
-	for _, other := range w.hosts {
-		if other != h && other.part == h.part {
-			list = append(list, other)
-		}
-	}
-	return list
-}
-
-// send has a frame arrive at another one's daemon, in the order of sending, if it is not lost.
-func (w *world) send(to *host, frame func(m *Machine) []Action) {
-	if w.arrives() {
-		w.flying = append(w.flying, func() {
-			if to.machine != nil {
-				w.do(to, frame(to.machine))
-				w.step(to)
-			}
-		})
-	}
-}
-
-func (w *world) do(h *host, actions []Action) {
-	for _, a := range actions {
-		w.seen = append(w.seen, a)
-		switch a.Kind {
-		case Take:
-			h.rows[a.VIP] = true
-			w.moves++
-		case Leave:
-			delete(h.rows, a.VIP)
-		case Probe:
-			for _, other := range w.others(h) {
-				if other.up && other.rows[a.VIP] && (a.To == (MAC{}) || a.To == other.mac) && w.arrives() {
-					w.send(h, func(m *Machine) []Action { return m.Answered(w.now, a.VIP, other.mac) })
-				}
-			}
-		case Announce:
-			for _, other := range w.others(h) {
-				w.send(other, func(m *Machine) []Action { return m.Answered(w.now, a.VIP, h.mac) })
-			}
-		case Advertise:
-			for _, advert := range h.machine.Adverts(w.now, EntriesMax) {
-				for _, other := range w.others(h) {
-					w.send(other, func(m *Machine) []Action { return m.Heard(w.now, &advert) })
-				}
-			}
-		}
-	}
-}
-
-func (w *world) step(h *host) {
-	actions, next := h.machine.Step(w.now)
-	w.do(h, actions)
-	if next.Before(w.now) && len(actions) == 0 {
-		w.Fatalf("%s wants to be called at %v, which was", h.name, next)
-	}
-}
-
-func (w *world) tick() {
-	w.now = w.now.Add(step)
-	for _, h := range w.hosts {
-		if h.machine != nil {
-			w.step(h)
-		}
-	}
-	for len(w.flying) > 0 {
-		next := w.flying[0]
-		w.flying = w.flying[1:]
-		next()
-	}
-	for _, vip := range w.vips {
-		if owners := w.owners(vip, 0); w.exclusive && len(owners) > 1 {
-			w.Fatalf("%s is owned by %v", vip, owners)
-		}
-	}
-}
-
-// owners are those that answer for a VIP in a part of the segment.
-func (w *world) owners(vip netip.Addr, part int) (names []string) {
-	for _, h := range w.hosts {
-		if h.up && h.part == part && h.rows[vip] {
-			names = append(names, h.name)
-		}
-	}
-	return names
-}
-
-// settled: each VIP has one owner in each part that has somebody who can own it.
-func (w *world) settled() error {
-	parts := map[int]bool{}
-	for _, h := range w.hosts {
-		parts[h.part] = true
-	}
-	for part := range parts {
-		for _, vip := range w.vips {
-			able := slices.ContainsFunc(w.hosts, func(h *host) bool { return h.part == part && h.up && h.machine != nil && h.able[vip] == "" })
-			if owners := w.owners(vip, part); len(owners) > 1 || able && len(owners) == 0 {
-				return fmt.Errorf("part %d: %s is owned by %v", part, vip, owners)
-			}
-		}
-	}
-	return nil
-}
-
-// await lets time pass until all is settled, at most so long, and returns how long it took.
-func (w *world) await(limit time.Duration) time.Duration {
-	w.Helper()
-	began := w.now
-	for w.settled() != nil {
-		if w.now.Sub(began) > limit {
-			w.Fatalf("after %v: %v", limit, w.settled())
-		}
-		w.tick()
-	}
-	return w.now.Sub(began)
-}
-
-// pass lets time pass in which nothing may be other than settled.
-func (w *world) pass(long time.Duration) {
-	w.Helper()
-	for end := w.now.Add(long); w.now.Before(end); {
-		w.tick()
-		if err := w.settled(); err != nil {
-			w.Fatal(err)
-		}
-	}
-}
-
-func (w *world) kill(h *host) { h.up, h.machine, h.rows = false, nil, map[netip.Addr]bool{} }
 
 func TestADeadOwnersVIPsMoveWithinASecond(t *testing.T) {
 	w := newWorld(t, 3, 40)
@@ -310,7 +124,9 @@ func TestChaos(t *testing.T) {
 		w.loss = 0.05
 		for range 40 {
 			h := w.hosts[w.rand.IntN(len(w.hosts))]
-			switch w.rand.IntN(6) {
+			switch w.rand.IntN(7) {
+			case 6:
+				h.hung = h.machine != nil && !h.hung
 			case 0:
 				w.kill(h)
 			case 1:
@@ -325,7 +141,7 @@ func TestChaos(t *testing.T) {
 			case 3:
 				h.part = w.rand.IntN(2)
 			case 4:
-				if h.machine != nil {
+				if w.runs(h) {
 					h.able[w.vips[w.rand.IntN(len(w.vips))]] = []string{"", "no server"}[w.rand.IntN(2)]
 					w.do(h, h.machine.SetAble(w.now, h.able))
 				}
@@ -333,10 +149,15 @@ func TestChaos(t *testing.T) {
 			for range w.rand.IntN(400) {
 				w.tick()
 			}
+			if w.rand.IntN(8) == 0 {
+				for range int(Lease / step) {
+					w.tick()
+				}
+			}
 		}
 		w.loss = 0
 		for _, h := range w.hosts {
-			if h.part = 0; h.machine == nil {
+			if h.part, h.hung = 0, false; h.machine == nil {
 				h.up = true
 				w.start(h, nil)
 			}
@@ -367,7 +188,7 @@ func TestForeignHostsMoveNothing(t *testing.T) {
 			t.Errorf("%s does not report it: %+v", h.name, s)
 		}
 	}
-	late := New("late", MAC{2, 9, 9, 9, 9, 9}, nil, nil, w.now)
+	late := New("late", MAC{2, 9, 9, 9, 9, 9}, nil, false, nil, w.now)
 	late.SetAble(w.now, map[netip.Addr]string{w.vips[0]: ""})
 	late.Answered(w.now, w.vips[0], w.hosts[0].mac)
 	if s := late.Status(w.now)[0]; s.Foreign != w.hosts[0].mac {
@@ -455,7 +276,7 @@ func TestWhatWasHandedOverWhileTheDeviceWasAwayIsNotSaidLater(t *testing.T) {
 
 // TestThousandsOfVIPsAreAskedForInPieces: answers to all at once would not fit into a socket's buffer.
 func TestThousandsOfVIPsAreAskedForInPieces(t *testing.T) {
-	m := New("lb1", MAC{2}, nil, nil, now)
+	m := New("lb1", MAC{2}, nil, false, nil, now)
 	able := map[netip.Addr]string{}
 	for i := range 4000 {
 		able[netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})] = ""
@@ -481,7 +302,7 @@ func TestThousandsOfVIPsAreAskedForInPieces(t *testing.T) {
 }
 
 func TestAPeerThatSpeaksIsNotForgotten(t *testing.T) {
-	m := New("lb1", MAC{2}, nil, nil, now)
+	m := New("lb1", MAC{2}, nil, false, nil, now)
 	m.Heard(now, &Advert{Name: "lb2", MAC: MAC{3}, Sent: now.UnixNano()})
 	none := func(string) bool { return false }
 	if m.Forget(now, none); len(m.Peers()) != 1 {

@@ -43,9 +43,11 @@ func (m *Machine) Adverts(now time.Time, most int) (list []Advert) {
 type VIPStatus struct {
 	VIP     netip.Addr
 	Owned   bool
+	Held    bool // this load balancer answers hosts for it, and asks the others
 	Able    bool
 	Since   time.Time // it was taken or left; zero: neither, by this process
 	Owner   string    // load balancer that answers for it; empty: none is known
+	Heir    string    // load balancer that takes it if this one, its owner, is gone; empty: none could
 	Vacant  bool      // this load balancer could carry it, and nobody answers
 	Why     string
 	Foreign MAC // a host that answers for it, and is no load balancer; zero: none
@@ -55,10 +57,10 @@ type VIPStatus struct {
 func (m *Machine) Status(now time.Time) (list []VIPStatus) {
 	for _, address := range slices.SortedFunc(maps.Keys(m.vips), netip.Addr.Compare) {
 		v := m.vips[address]
-		s := VIPStatus{VIP: address, Owned: v.owned, Able: v.able, Since: v.since, Why: v.why}
+		s := VIPStatus{VIP: address, Owned: v.owned, Held: v.held, Able: v.able, Since: v.since, Why: v.why}
 		switch name, p := m.peerAt(v.owner); {
 		case v.owned:
-			s.Owner = m.name
+			s.Owner, s.Heir = m.name, m.heir(now, address)
 		case v.able && p != nil && v.missed < Misses:
 			s.Owner = name
 		case !v.able: // it does not ask

@@ -20,14 +20,15 @@ func L2(c *ask.Control) *cobra.Command {
 
 func printL2(out *command.Table, s api.L2Status) {
 	out.Line("interface %s, %s", s.Interface, command.OrDash(s.MAC))
-	out.Row("VIP\tOWNER\tHERE\tSINCE\tANSWERS\tWHY")
+	out.Row("VIP\tOWNER\tHERE\tNEXT\tSINCE\tANSWERS\tWHY")
 	for _, v := range s.VIPs {
 		here := "no"
 		if v.Owned {
 			here = "yes"
 		}
-		out.Row(v.VIP, command.OrDash(v.Owner), here, timeOrDash(v.Since), v.Answers, command.OrDash(v.Why))
+		out.Row(v.VIP, command.OrDash(v.Owner), here, command.OrDash(v.Next), timeOrDash(v.Since), v.Answers, command.OrDash(v.Why))
 	}
+	out.Line("if this daemon stops: VIPs stay here for %v, and then until NEXT takes them", time.Duration(s.LeaseSeconds*float64(time.Second)))
 	out.Line("")
 	out.Row("LOAD BALANCER\tMAC\tRECEIVED\tVIPS")
 	for _, p := range s.Peers {

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"net"
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -76,6 +75,7 @@ type Announcer struct {
 	failing  map[string]recent
 	problem  string // why nothing is announced, or not all
 	unsaved  bool
+	until    time.Duration // of wire.Uptime: the data path answers load balancers until then
 
 	kept atomic.Pointer[Kept] // for Save, whose caller may hold any lock
 }
@@ -134,6 +134,9 @@ func (a *Announcer) turn() (link *wire.Link, next time.Time, unsaved bool) {
 	defer a.mutex.Unlock()
 	defer func() { unsaved, a.unsaved = a.unsaved, false }()
 	now := time.Now()
+	if err := a.renew(now); err != nil {
+		a.failed(now, err)
+	}
 	if a.asked.Swap(false) || now.Sub(a.looked) >= period {
 		a.looked = now
 		before := a.problem
@@ -309,32 +312,6 @@ func (a *Announcer) open(now time.Time, device *net.Interface) (err error) {
 	return nil
 }
 
-// begin goes on with what an earlier process owned, by the data path, which answers for it.
-func (a *Announcer) begin(mac segment.MAC, now time.Time) error {
-	known, err := a.answers.Known()
-	if err != nil {
-		return err
-	}
-	var owned []netip.Addr
-	var prefixes []netip.Prefix
-	for vip, answer := range known {
-		if answer.Owned {
-			owned, prefixes = append(owned, vip), append(prefixes, netip.PrefixFrom(vip, vip.BitLen()))
-		}
-	}
-	var peers map[string]segment.MAC
-	if kept := a.kept.Load(); kept != nil {
-		peers = kept.Peers
-	}
-	a.machine = segment.New(a.o.Name, mac, owned, peers, now)
-	if slices.ContainsFunc(owned, func(vip netip.Addr) bool { return known[vip].MAC != mac }) {
-		a.machine.SetMAC(mac, now)
-	}
-	a.able = announce.Machine{}
-	a.able.Resume(prefixes, now, now.Add(grace))
-	return nil
-}
-
 // answer has the data path know all VIPs as they are, so that the stack of this host does not answer for those of others. What failed before is done again.
 func (a *Announcer) answer(now time.Time, able map[netip.Addr]string) error {
 	known, err := a.answers.Known()
@@ -342,12 +319,13 @@ func (a *Announcer) answer(now time.Time, able map[netip.Addr]string) error {
 		return err
 	}
 	mac := segment.MAC(a.link.Device.HardwareAddr)
+	err = a.publishPeers()
 	for _, v := range a.machine.Status(now) {
 		answer, is := known[v.VIP]
-		if !is || answer.Owned != v.Owned || v.Owned && answer.MAC != mac {
-			err = errors.Join(err, a.answers.Set(v.VIP, mac[:], v.Owned))
+		if state := stateOf(v); !is || answer.State != state || state != wire.Other && answer.MAC != mac {
+			err = errors.Join(err, a.answers.Set(v.VIP, mac[:], state))
 		}
-		if v.Owned {
+		if v.Owned || v.Held {
 			err = errors.Join(err, a.link.Join(v.VIP))
 		}
 	}
@@ -389,10 +367,13 @@ func (a *Announcer) do(now time.Time, actions []segment.Action) {
 		switch action.Kind {
 		case segment.Take:
 			a.taken++
-			err = errors.Join(a.answers.Set(action.VIP, a.link.Device.HardwareAddr, true), a.link.Join(action.VIP))
+			err = errors.Join(a.answers.Set(action.VIP, a.link.Device.HardwareAddr, wire.Owned), a.link.Join(action.VIP))
 			a.o.Log.Info("VIP taken", "vip", action.VIP, "interface", a.conf.Interface, "why", action.Why)
+		case segment.Hold:
+			err = a.answers.Set(action.VIP, nil, wire.Held)
+			a.o.Log.Warn("VIP held", "vip", action.VIP, "interface", a.conf.Interface, "why", action.Why)
 		case segment.Leave:
-			err = a.answers.Set(action.VIP, nil, false)
+			err = a.answers.Set(action.VIP, nil, wire.Other)
 			if a.link != nil {
 				err = errors.Join(err, a.link.Leave(action.VIP))
 			}
@@ -439,7 +420,13 @@ func (a *Announcer) keep() {
 		kept = &Kept{a.machine.Kept()}
 	}
 	before := a.kept.Swap(kept)
-	a.unsaved = a.unsaved || (before == nil) != (kept == nil) || before != nil && !maps.Equal(before.Peers, kept.Peers)
+	changed := (before == nil) != (kept == nil) || before != nil && !maps.Equal(before.Peers, kept.Peers)
+	a.unsaved = a.unsaved || changed
+	if changed && kept != nil {
+		if err := a.publishPeers(); err != nil {
+			a.failed(time.Now(), err)
+		}
+	}
 }
 
 // Withdraw ends what an instance answers for whose data path is about to go: others take it meanwhile.

@@ -23,7 +23,7 @@ func (a *Announcer) Status() *api.L2Status {
 		return nil
 	}
 	now := time.Now()
-	s := &api.L2Status{Interface: conf.Interface, VIPs: []api.L2VIP{}, Peers: []api.L2Peer{}}
+	s := &api.L2Status{Interface: conf.Interface, VIPs: []api.L2VIP{}, Peers: []api.L2Peer{}, LeaseSeconds: segment.Lease.Seconds()}
 	if a.problem != "" {
 		s.Problems = append(s.Problems, a.problem)
 	}
@@ -46,7 +46,7 @@ func (a *Announcer) Status() *api.L2Status {
 		}
 	}
 	for _, v := range a.machine.Status(now) {
-		s.VIPs = append(s.VIPs, api.L2VIP{VIP: v.VIP, Owned: v.Owned, Owner: v.Owner, Since: v.Since, Why: v.Why, Answers: known[v.VIP].Given})
+		s.VIPs = append(s.VIPs, api.L2VIP{VIP: v.VIP, Owned: v.Owned, Owner: v.Owner, Next: v.Heir, Since: v.Since, Why: v.Why, Answers: known[v.VIP].Given})
 		if v.Foreign != (segment.MAC{}) {
 			s.Problems = append(s.Problems, fmt.Sprintf("%s also answers for %s, and is no load balancer of this fleet: a server needs arp_ignore=1 (`ballast doctor` there)", v.Foreign, v.VIP))
 		}

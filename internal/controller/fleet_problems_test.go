@@ -51,6 +51,25 @@ func TestTheStatusSaysWhatClientsNotice(t *testing.T) {
 	await("another VIP is", "VIP 198.51.100.1 is announced by no connected load balancer")
 	say(nil)
 	await("an older version says nothing of it")
+	misnamed := func(names ...string) {
+		t.Helper()
+		fleet.Nodes = nil
+		for _, name := range names {
+			one := node
+			one.Name = name
+			fleet.Nodes = append(fleet.Nodes, one)
+		}
+		fleet.ApplyDefaults()
+		_, err := client.Fleet().Apply(t.Context(), &ballastv1.ApplyRequest{Force: true, Services: []*ballastv1.Service{api.ServiceToProto(&fleet.Services[0])}, Nodes: api.NodesToProto(&fleet).Nodes})
+		fleettest.Require(t, err)
+	}
+	misnamed("lb1", "lb3")
+	say(&ballastv1.Announcements{Vips: []string{"198.51.100.1"}})
+	await("one of two is misnamed", "node lb3 announces nothing")
+	misnamed("lb3")
+	await("the only one is", "node lb3 announces nothing", "VIP 198.51.100.1 is announced by no connected load balancer")
+	misnamed("lb1")
+	await("it is named as it is")
 
 	_, err = client.Fleet().RevokeCertificate(t.Context(), &ballastv1.RevokeCertificateRequest{Name: "lb1", Force: true})
 	fleettest.Require(t, err)

@@ -166,9 +166,8 @@ func (n *Nodes) Remember(names []string) []string {
 	return n.lost.remember(names, n.lbs)
 }
 
-// Announced counts, by VIP, the connected load balancers that announce it. speakers is how many of them have BGP or L2; known: each of
-// those in names has reported what it announces.
-func (n *Nodes) Announced(names []string) (by map[string]int, speakers int, known bool) {
+// Announced counts, by VIP, the connected load balancers among names that announce it. known: each of them has reported what it announces.
+func (n *Nodes) Announced(names []string) (by map[string]int, known bool) {
 	n.mutex.Lock()
 	defer n.mutex.Unlock()
 	by, known = map[string]int{}, true
@@ -177,13 +176,12 @@ func (n *Nodes) Announced(names []string) (by map[string]int, speakers int, know
 		if p == nil {
 			continue
 		}
-		speakers++
 		known = known && p.vips != nil
 		for _, vip := range p.vips.GetVips() {
 			by[vip]++
 		}
 	}
-	return by, speakers, known
+	return by, known
 }
 
 // OwnAddresses are those of load balancers, connected or lost within a day, that tunnels come from, and those of connected agents' certificates.

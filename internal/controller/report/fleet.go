@@ -3,7 +3,9 @@ package report
 
 import (
 	"fmt"
+	"slices"
 
+	"github.com/ballast-lb/ballast/internal/hub"
 	"github.com/ballast-lb/ballast/internal/machine/filtered"
 	"github.com/ballast-lb/ballast/internal/machine/pathmtu"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -17,10 +19,13 @@ func (r *Reporter) FleetProblems() (problems []string) {
 	if err != nil || len(fleet.Services) == 0 {
 		return nil
 	}
-	connected := 0
-	for _, n := range r.o.Hub.Nodes.List() {
+	connected, seen := 0, map[string]bool{}
+	for _, n := range slices.Concat(r.o.Hub.Nodes.List(), r.o.Hub.Nodes.Lost()) {
 		if n.Role == string(pki.LB) {
-			connected++
+			seen[n.Name] = true
+			if n.Ready != hub.ReadyLost {
+				connected++
+			}
 		}
 	}
 	if connected == 0 {
@@ -33,11 +38,15 @@ func (r *Reporter) FleetProblems() (problems []string) {
 	var speakers []string
 	for i := range fleet.Nodes {
 		if fleet.Nodes[i].Announces() {
-			speakers = append(speakers, fleet.Nodes[i].Name)
+			name := fleet.Nodes[i].Name
+			speakers = append(speakers, name)
+			if !seen[name] {
+				problems = append(problems, fmt.Sprintf("node %s announces nothing: no load balancer of this name has connected for a day, or since this controller started: start it with --name %s, or correct the name under nodes (`ballast ctl node list`)", name, name))
+			}
 		}
 	}
-	by, reporting, known := r.o.Hub.Nodes.Announced(speakers)
-	if reporting == 0 || !known {
+	by, known := r.o.Hub.Nodes.Announced(speakers)
+	if len(speakers) == 0 || !known {
 		return problems
 	}
 	said := map[string]bool{}
@@ -46,7 +55,7 @@ func (r *Reporter) FleetProblems() (problems []string) {
 		for _, address := range s.VIPs() {
 			if vip := address.String(); !s.Functions() && by[vip] == 0 && !said[vip] {
 				said[vip] = true
-				problems = append(problems, fmt.Sprintf("VIP %s is announced by no connected load balancer: see `ballast ctl bgp show` or `ballast ctl l2 show` there", vip))
+				problems = append(problems, fmt.Sprintf("VIP %s is announced by no connected load balancer: start one whose node has bgp or l2 (`ballast ctl node list`); why one that runs does not, `ballast ctl bgp show` or `ballast ctl l2 show` says there", vip))
 			}
 		}
 	}

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "wire/kernel.h"
+#include "lb/state/draws.h"
 #include "lb/state/rounds.h"
 #include "lb/state/service.h"
 
@@ -27,7 +28,7 @@ inline_always __u32 class_members(__u64 word)
 /* Where nobody has a weight above 0 everybody is drawn from: ECMP. */
 __noinline int dispatch_by_classes(const struct service *service)
 {
-	__u32 random = bpf_get_prandom_u32();
+	__u32 random = draw();
 	__u32 classes, members, count, weight = 0;
 
 	if (!service || !service->members)

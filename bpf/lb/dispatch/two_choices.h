@@ -8,13 +8,14 @@
 #pragma once
 
 #include "wire/kernel.h"
+#include "lb/state/draws.h"
 #include "lb/state/loads.h"
 #include "lb/state/rounds.h"
 #include "lb/state/service.h"
 
 inline_always __u16 dispatch_by_two_choices(const struct service *service)
 {
-	__u32 random = bpf_get_prandom_u32();
+	__u32 random = draw();
 	__u32 count = service->rounds_count;
 	__u64 a, b, mask;
 

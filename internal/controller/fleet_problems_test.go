@@ -122,6 +122,10 @@ func TestServersWhoseDeviceTakesLessThanIsSentAreNamed(t *testing.T) {
 	await("no such device can be")
 	device(&ballastv1.Receiver{Device: "eth0", Mtu: 1400})
 	await("it is as before", lost)
+	paths(1500, map[string]uint32{"10.0.0.1": 0})
+	await("packets to it pass no device")
+	paths(1500, nil)
+	await("they do again", lost)
 	tooMany := map[string]uint32{}
 	for i := range 300 {
 		tooMany[string(rune(i))] = 9000

@@ -27,16 +27,18 @@ var judges = []func(*facts) []Finding{
 // Examine gathers facts in the calling thread's network namespace and judges them. Nothing is changed: no program is attached, nothing
 // is mounted, and servers see no more than a connection attempt.
 func Examine(ctx context.Context, o Options) []Finding {
-	daemon := gatherDaemon(ctx, o)
-	if daemon.Role == RoleController {
-		f := &facts{Role: RoleController, Instance: o.Instance, Daemon: daemon}
-		return append(f.problems(o.Instance, nil), Finding{"role", o.Instance, Problem, "this is a controller, and doctor looks at what forwards and marks packets",
-			"ask the controller how the fleet is: `ballast ctl --instance " + o.Instance + " nodes`; other instances here: --instance"})
+	_, findings := examine(ctx, o, gatherDaemon(ctx, o), gatherUnits(ctx, o.RunDir))
+	return findings
+}
+
+func examine(ctx context.Context, o Options, daemon daemonFacts, units []unitFacts) (Role, []Finding) {
+	if daemon.Role == RoleController || daemon.Role == RoleUnknown && expectedRole(o.Instance, units) == RoleController {
+		return RoleController, judgeController(&facts{Instance: o.Instance, Role: RoleController, Daemon: daemon, Units: units})
 	}
-	f := gather(ctx, o, daemon)
+	f := gather(ctx, o, daemon, units)
 	findings := []Finding{}
 	for _, judge := range judges {
 		findings = append(findings, judge(f)...)
 	}
-	return merged(findings)
+	return f.Role, merged(findings)
 }

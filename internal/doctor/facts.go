@@ -175,7 +175,7 @@ type facts struct {
 	Password  error                        // why there is none for them
 	Daemon    daemonFacts
 	Kept      keptFacts
-	Units     []unitFacts // those of systemd that do not stay up
+	Units     []unitFacts // those of systemd that do not stay up, or should run
 	Host      hostFacts
 	Mine      func(*model.Server) bool // is it this host?
 }

@@ -70,13 +70,3 @@ func merged(findings []Finding) (out []Finding) {
 	}
 	return out
 }
-
-// Count returns how many findings are of a severity.
-func Count(findings []Finding, s Severity) (n int) {
-	for _, f := range findings {
-		if f.Severity == s {
-			n++
-		}
-	}
-	return n
-}

@@ -33,8 +33,8 @@ const (
 	neighbourPeriod  = 50 * time.Millisecond
 )
 
-func gather(ctx context.Context, o Options, daemon daemonFacts) *facts {
-	f := &facts{Instance: o.Instance, Verbose: o.Verbose, Daemon: daemon, Kept: gatherKept(o), Host: gatherHost(o.Instance)}
+func gather(ctx context.Context, o Options, daemon daemonFacts, units []unitFacts) *facts {
+	f := &facts{Instance: o.Instance, Verbose: o.Verbose, Daemon: daemon, Units: units, Kept: gatherKept(o), Host: gatherHost(o.Instance)}
 	f.File = gatherFile(o.Config, &f.Daemon)
 	o.Server = cmp.Or(o.Server, f.Daemon.Server)
 	f.Mine = func(s *model.Server) bool {
@@ -43,9 +43,6 @@ func gather(ctx context.Context, o Options, daemon daemonFacts) *facts {
 		}
 		_, local := f.Host.Addresses[s.Address]
 		return local
-	}
-	if o.RunDir == api.RunDir {
-		f.Units = gatherUnits(ctx)
 	}
 	f.Role = chooseRole(o.Role, f)
 	f.fileOfState()
@@ -77,6 +74,8 @@ func chooseRole(wanted Role, f *facts) Role {
 		return f.Daemon.Role
 	case f.Kept.role() != RoleUnknown:
 		return f.Kept.role()
+	case expectedRole(f.Instance, f.Units) != RoleUnknown:
+		return expectedRole(f.Instance, f.Units)
 	case !f.File.known():
 		return f.failingRole()
 	}
@@ -132,14 +131,7 @@ func gatherKept(o Options) (k keptFacts) {
 	pins := filepath.Join(o.RunDir, "bpf")
 	k.Pinned = Role(pin.Role(filepath.Join(pins, o.Instance)))
 	k.States = append(lb.Kept(o.StateDir, o.Instance), desired.Kept(o.StateDir, o.Instance)...)
-	sockets, _ := filepath.Glob(api.SocketPath(o.RunDir, "*"))
-	for _, socket := range sockets {
-		k.Instances = append(k.Instances, filepath.Base(filepath.Dir(socket)))
-	}
-	links, _ := filepath.Glob(filepath.Join(pins, "*", "link-*"))
-	for _, link := range links {
-		k.Instances = append(k.Instances, filepath.Base(filepath.Dir(link)))
-	}
+	k.Instances = append(instancesOf(api.SocketPath(o.RunDir, "*")), instancesOf(filepath.Join(pins, "*", "link-*"))...)
 	slices.Sort(k.Instances)
 	k.Instances = slices.DeleteFunc(slices.Compact(k.Instances), func(name string) bool { return name == o.Instance })
 	return k
@@ -168,8 +160,8 @@ func gatherDaemon(ctx context.Context, o Options) (d daemonFacts) {
 		d.Dead = errors.Is(d.Err, unix.ECONNREFUSED)
 		return d
 	}
-	if Role(status.Role) == RoleController {
-		d.Role, d.NotReady, d.Problems = RoleController, status.NotReady, status.Problems
+	d.Role, d.Ready, d.NotReady, d.Problems = Role(status.Role), status.Ready, status.NotReady, status.Problems
+	if d.Role == RoleController {
 		return d
 	}
 	if d.Err = client.Get(ctx, api.PathRunning, &d.Fleet); d.Err != nil {
@@ -177,8 +169,7 @@ func gatherDaemon(ctx context.Context, o Options) (d daemonFacts) {
 	}
 	d.Tunnels, d.Gateways = status.Tunnels, status.Gateways
 	d.Probes, d.Translated = status.Probes, status.Translated
-	d.NotReady, d.Server, d.ByControllers = status.NotReady, status.Server, status.ByControllers
-	d.Role, d.Ready, d.Interfaces, d.Problems = Role(status.Role), status.Ready, status.Interfaces, status.Problems
+	d.Server, d.ByControllers, d.Interfaces = status.Server, status.ByControllers, status.Interfaces
 	d.Name, d.Replicas, d.Filtered = status.Name, status.Replicas, status.Filtered
 	d.Path, d.SHA256, d.Refused = status.Config.Path, status.Config.SHA256, status.Config.Error
 	return d

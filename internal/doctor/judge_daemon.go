@@ -62,6 +62,8 @@ func (f *facts) judgeAbsent() []Finding {
 		return []Finding{{"daemon", role, Problem, "does not run, has run before, and has left no data path here", "start it again, as it was started before" + unit}}
 	case f.Role == RoleUnknown:
 		return nil
+	case expectedRole(f.Instance, f.Units) == f.Role:
+		return []Finding{{"daemon", role, Problem, "does not run, and its unit is enabled", "start it" + unit}}
 	}
 	return []Finding{{"daemon", role, Warning, "does not run yet", "ballast " + role + " -f FILE, or --controller HOST:PORT if it is configured by controllers" + f.otherInstances()}}
 }

@@ -273,7 +273,7 @@ func TestOneFaultIsOneFinding(t *testing.T) {
 			f.Daemon, f.Kept.States = daemonFacts{}, []statefile.Kept{{Role: "lb", Path: "state.json"}}
 		}, "daemon", Problem, "start it again"},
 		{"started in vain", RoleLB, func(f *facts) {
-			f.Daemon, f.Units = daemonFacts{}, []unitFacts{{RoleLB, f.Instance, 7, "ballast: find interface eth9"}}
+			f.Daemon, f.Units = daemonFacts{}, []unitFacts{{Role: RoleLB, Instance: f.Instance, Fails: true, Restarts: 7, Last: "ballast: find interface eth9"}}
 		}, "unit", Problem, "journalctl -u ballast-lb"},
 		{"unknown role", RoleUnknown, func(f *facts) { f.Daemon, f.File = daemonFacts{}, fileFacts{} }, "role", Warning, "--role lb or --role agent, or -f FILE"},
 		{"another instance runs", RoleUnknown, func(f *facts) {

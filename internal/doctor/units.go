@@ -4,10 +4,13 @@ import (
 	"context"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
+	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -19,10 +22,12 @@ const (
 // unitRoles are whose daemons the package's units start.
 var unitRoles = []Role{RoleController, RoleLB, RoleAgent}
 
-// unitFacts are a unit of systemd that does not stay up.
+// unitFacts are a unit of systemd that does not stay up, or should run.
 type unitFacts struct {
 	Role     Role
-	Instance string // that its daemon is; of a controller: unknown
+	Instance string // that its daemon is; empty: unknown
+	Expected bool   // it starts with the machine, and has options
+	Fails    bool
 	Restarts int
 	Last     string // what the daemon wrote to the journal last of why; empty: that cannot be read, or there is nothing
 }
@@ -33,36 +38,45 @@ func journalOf(role Role) string { return "journalctl -u " + unitName(role) }
 
 func readLog(role Role) string { return "read its log (" + journalOf(role) + ")" }
 
-// gatherUnits asks systemd, where it runs.
-func gatherUnits(ctx context.Context) (failing []unitFacts) {
-	if _, err := os.Stat("/run/systemd/system"); err != nil {
+// gatherUnits asks systemd, where it runs, about the units whose daemons use a run directory.
+func gatherUnits(ctx context.Context, runDir string) (units []unitFacts) {
+	if _, err := os.Stat("/run/systemd/system"); err != nil || runDir != api.RunDir {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, systemdTimeout)
 	defer cancel()
 	for _, role := range unitRoles {
 		unit := unitName(role)
-		out, err := outputOf(exec.CommandContext(ctx, "systemctl", "show", unit, "--property=ActiveState,SubState,NRestarts"))
+		out, err := outputOf(exec.CommandContext(ctx, "systemctl", "show", unit, "--property=ActiveState,SubState,NRestarts,UnitFileState"))
 		if err != nil {
-			return failing
+			return units
 		}
-		restarts, fails := parseUnit(string(out))
-		if !fails {
-			continue
+		defaults, unread := os.ReadFile("/etc/default/" + unit)
+		u := unitFacts{Role: role, Instance: instanceOf(role, string(defaults))}
+		var enabled bool
+		u.Restarts, u.Fails, enabled = parseUnit(string(out))
+		u.Expected = enabled && unread == nil
+		if u.Fails {
+			journal, _ := outputOf(exec.CommandContext(ctx, "journalctl", "--unit", unit, "--identifier=ballast", "--lines="+journalLines, "--output=cat", "--no-pager", "--quiet"))
+			u.Last = lastReason(string(journal))
 		}
-		journal, _ := outputOf(exec.CommandContext(ctx, "journalctl", "--unit", unit, "--identifier=ballast", "--lines="+journalLines, "--output=cat", "--no-pager", "--quiet"))
-		defaults, _ := os.ReadFile("/etc/default/" + unit)
-		failing = append(failing, unitFacts{role, instanceOf(role, string(defaults)), restarts, lastReason(string(journal))})
+		if u.Fails || u.Expected {
+			units = append(units, u)
+		}
 	}
-	return failing
+	return units
 }
 
-// instanceOf reads the file of a unit's variables.
-func instanceOf(role Role, defaults string) string {
+// instanceOf reads the file of a unit's variables. A controller's instance is its name.
+func instanceOf(role Role, defaults string) (instance string) {
 	if role == RoleController {
-		return ""
+		words := strings.FieldsFunc(defaults, func(r rune) bool { return unicode.IsSpace(r) || strings.ContainsRune(`"'=`, r) })
+		if i := slices.Index(words, "--name"); i >= 0 && i+1 < len(words) {
+			instance = words[i+1]
+		}
+		return instance
 	}
-	instance := "default"
+	instance = "default"
 	for line := range strings.Lines(defaults) {
 		if value, ok := strings.CutPrefix(strings.TrimSpace(line), "INSTANCE="); ok {
 			instance = strings.Trim(value, `"'`)
@@ -90,7 +104,7 @@ func lastReason(journal string) string {
 }
 
 // parseUnit reads what `systemctl show` prints. A unit that was stopped on purpose does not fail.
-func parseUnit(text string) (restarts int, fails bool) {
+func parseUnit(text string) (restarts int, fails, enabled bool) {
 	is := map[string]string{}
 	for line := range strings.Lines(text) {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
@@ -99,17 +113,17 @@ func parseUnit(text string) (restarts int, fails bool) {
 	restarts, _ = strconv.Atoi(is["NRestarts"])
 	switch is["ActiveState"] {
 	case "failed":
-		return restarts, true
+		fails = true
 	case "activating":
-		return restarts, restarts > 0 || is["SubState"] == "auto-restart"
+		fails = restarts > 0 || is["SubState"] == "auto-restart"
 	}
-	return restarts, false
+	return restarts, fails, is["UnitFileState"] == "enabled"
 }
 
 // failing is the unit of a role and of this instance that does not stay up, or nil.
 func (f *facts) failing(role Role) *unitFacts {
 	for i := range f.Units {
-		if f.Units[i].Role == role && f.Units[i].Instance == f.Instance {
+		if f.Units[i].Fails && f.Units[i].Role == role && f.Units[i].Instance == f.Instance {
 			return &f.Units[i]
 		}
 	}
@@ -131,6 +145,9 @@ func (f *facts) failingRole() Role {
 // judgeUnits is about daemons that systemd starts again and again.
 func judgeUnits(f *facts) (out []Finding) {
 	for _, u := range f.Units {
+		if !u.Fails {
+			continue
+		}
 		found := "is not up"
 		if u.Restarts > 0 {
 			found += ", and was started again " + model.Counted(u.Restarts, "time", "times")

@@ -1,6 +1,9 @@
 package doctor
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestAUnitThatDoesNotStayUpIsToldFromOneThatWasStopped(t *testing.T) {
 	for text, fails := range map[string]bool{
@@ -13,12 +16,12 @@ func TestAUnitThatDoesNotStayUpIsToldFromOneThatWasStopped(t *testing.T) {
 		"ActiveState=deactivating\nSubState=stop-sigterm\nNRestarts=2\n": false, // somebody stops it
 		"": false,
 	} {
-		if _, have := parseUnit(text); have != fails {
+		if _, have, _ := parseUnit(text); have != fails {
 			t.Errorf("%q fails: %v", text, have)
 		}
 	}
-	if restarts, _ := parseUnit("NRestarts=12\nActiveState=failed\n"); restarts != 12 {
-		t.Errorf("%d restarts", restarts)
+	if restarts, _, enabled := parseUnit("NRestarts=12\nActiveState=failed\nUnitFileState=enabled\n"); restarts != 12 || !enabled {
+		t.Errorf("%d restarts, enabled %v", restarts, enabled)
 	}
 }
 
@@ -28,10 +31,12 @@ func TestTheRoleIsThatOfTheOneUnitThatFails(t *testing.T) {
 		role  Role
 	}{
 		{nil, RoleUnknown},
-		{[]unitFacts{{Role: RoleLB, Instance: "default"}}, RoleLB},
-		{[]unitFacts{{Role: RoleLB, Instance: "edge"}}, RoleUnknown},
-		{[]unitFacts{{Role: RoleController}, {Role: RoleAgent, Instance: "default"}}, RoleAgent},
-		{[]unitFacts{{Role: RoleLB, Instance: "default"}, {Role: RoleAgent, Instance: "default"}}, RoleUnknown},
+		{[]unitFacts{{Role: RoleLB, Fails: true, Instance: "default"}}, RoleLB},
+		{[]unitFacts{{Role: RoleLB, Fails: true, Instance: "edge"}}, RoleUnknown},
+		{[]unitFacts{{Role: RoleAgent, Expected: true, Instance: "default"}, {Role: RoleLB, Expected: true, Instance: "edge"}}, RoleAgent},
+		{[]unitFacts{{Role: RoleAgent, Expected: true, Instance: "default"}, {Role: RoleLB, Expected: true, Instance: "default"}}, RoleUnknown},
+		{[]unitFacts{{Role: RoleController}, {Role: RoleAgent, Fails: true, Instance: "default"}}, RoleAgent},
+		{[]unitFacts{{Role: RoleLB, Fails: true, Instance: "default"}, {Role: RoleAgent, Fails: true, Instance: "default"}}, RoleUnknown},
 	} {
 		if have := chooseRole(RoleAuto, &facts{Instance: "default", Units: c.units}); have != c.role {
 			t.Errorf("%v: %q", c.units, have)
@@ -56,5 +61,31 @@ func TestTheJournalSaysWhyADaemonEnded(t *testing.T) {
 		if have := instanceOf(RoleLB, text); have != want {
 			t.Errorf("%q: %q", text, have)
 		}
+	}
+	for text, want := range map[string]string{
+		"":                                  "",
+		`OPTIONS="--data-dir /d --name c1"`: "c1",
+		`OPTIONS="--name=c2 --x 1"`:         "c2",
+	} {
+		if have := instanceOf(RoleController, text); have != want {
+			t.Errorf("%q: %q", text, have)
+		}
+	}
+}
+
+// A unit that starts with the machine is missed, whether its daemon ever came up or not.
+func TestADaemonWhoseUnitIsEnabledIsMissed(t *testing.T) {
+	f := &facts{Instance: "agent", Role: RoleAgent, Units: []unitFacts{{Role: RoleAgent, Instance: "agent", Expected: true}}}
+	findings := judgeDaemon(f)
+	if len(findings) != 1 || findings[0].Severity != Problem || !strings.Contains(findings[0].Found, "its unit is enabled") {
+		t.Errorf("%+v", findings)
+	}
+	f.Instance = "other"
+	if findings := judgeDaemon(f); len(findings) != 1 || findings[0].Severity != Warning {
+		t.Errorf("%+v", findings)
+	}
+	_, findings = examine(t.Context(), Options{Instance: "c1", RunDir: t.TempDir()}, daemonFacts{}, []unitFacts{{Role: RoleController, Instance: "c1", Expected: true}})
+	if len(findings) != 1 || findings[0].Severity != Problem || !strings.Contains(findings[0].Remedy, "ballast-controller") {
+		t.Errorf("%+v", findings)
 	}
 }

@@ -41,7 +41,7 @@ func (n *Nodes) Receivers() (list []Receiver) {
 	return list
 }
 
-// PathMTUs returns, by load balancer, those of the paths to a server. Who has not reported it is left out.
+// PathMTUs returns, by load balancer, those of the paths to a server. Who has not reported it, or is on the server's host, is left out.
 func (n *Nodes) PathMTUs(server netip.Addr) map[string]int {
 	n.mutex.Lock()
 	defer n.mutex.Unlock()

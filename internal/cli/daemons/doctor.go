@@ -3,6 +3,7 @@ package daemons
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -21,11 +22,11 @@ func Doctor() *cobra.Command {
 		Use:   "doctor [-f FILE]",
 		Short: "Find what breaks set-ups, with the remedy",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			findings := doctor.Examine(cmd.Context(), o)
+			findings := examine(cmd, o)
 			if err := command.Print(cmd.OutOrStdout(), output, findings, printFindings); err != nil {
 				return err
 			}
-			if n := doctor.Count(findings, doctor.Problem); n > 0 {
+			if n := count(findings, doctor.Problem); n > 0 {
 				return fmt.Errorf("doctor: %s: see the remedies", model.Counted(n, "problem", "problems"))
 			}
 			return nil
@@ -37,7 +38,7 @@ func Doctor() *cobra.Command {
 	flags.StringVar(&o.Server, "server", "", "`NAME` of this host's servers in the file (default: those whose address is local)")
 	flags.StringVar(&o.Name, "name", "", "`NAME` of this load balancer among the file's nodes (default: that of the daemon, else of the host)")
 	flags.StringSliceVar(&o.Interfaces, "interface", nil, "`DEVICE` to look at, may be repeated (default: those that the daemon has or would take)")
-	flags.StringVar(&o.Instance, "instance", "default", "`NAME` of the daemon's instance")
+	flags.StringVar(&o.Instance, "instance", "default", "`NAME` of the only instance to look at (default: all daemons of this machine)")
 	flags.StringVar(&o.RunDir, "run-dir", api.RunDir, "`DIRECTORY` of sockets and pins")
 	flags.StringVar(&o.StateDir, "state-dir", "/var/lib/ballast", "`DIRECTORY` of what daemons keep for the next")
 	output = command.NewOutput(flags)
@@ -48,11 +49,42 @@ func Doctor() *cobra.Command {
 // marks lead the lines of the table, so that what is wrong is seen first.
 var marks = map[doctor.Severity]string{doctor.OK: "  ok", doctor.Warning: "  ! ", doctor.Problem: "XXX "}
 
-func printFindings(table *command.Table, findings []doctor.Finding) {
+// found is a finding of one daemon, as --json prints it.
+type found struct {
+	Instance string      `json:"instance"`
+	Role     doctor.Role `json:"role,omitempty"`
+	doctor.Finding
+}
+
+// examine looks at the instance that is named, else at all of the machine.
+func examine(cmd *cobra.Command, o doctor.Options) []found {
+	all := []found{}
+	for _, daemon := range doctor.Machine(cmd.Context(), o, cmd.Flags().Changed("instance")) {
+		for _, f := range daemon.Findings {
+			all = append(all, found{daemon.Instance, daemon.Role, f})
+		}
+	}
+	return all
+}
+
+func count(findings []found, s doctor.Severity) (n int) {
+	for i := range findings {
+		if findings[i].Severity == s {
+			n++
+		}
+	}
+	return n
+}
+
+func printFindings(table *command.Table, findings []found) {
 	logs := ""
-	for _, f := range findings {
-		found, log, _ := strings.Cut(f.Found, "\n")
-		table.Row(marks[f.Severity], f.Check, f.Subject, found)
+	several := slices.ContainsFunc(findings, func(f found) bool { return f.Instance != findings[0].Instance })
+	for i, f := range findings {
+		if several && (i == 0 || f.Instance != findings[i-1].Instance) {
+			table.Line("instance %s%s", f.Instance, strings.TrimRight(", "+string(f.Role), ", "))
+		}
+		what, log, _ := strings.Cut(f.Found, "\n")
+		table.Row(marks[f.Severity], f.Check, f.Subject, what)
 		if f.Remedy != "" {
 			table.Line("\t\t\t-> %s", f.Remedy)
 		}
@@ -60,6 +92,6 @@ func printFindings(table *command.Table, findings []doctor.Finding) {
 			logs += fmt.Sprintf("the verifier about %s %s:\n%s\n", f.Check, f.Subject, log)
 		}
 	}
-	table.Line("%s%s, %s, %d ok", logs, model.Counted(doctor.Count(findings, doctor.Problem), "problem", "problems"),
-		model.Counted(doctor.Count(findings, doctor.Warning), "warning", "warnings"), doctor.Count(findings, doctor.OK))
+	table.Line("%s%s, %s, %d ok", logs, model.Counted(count(findings, doctor.Problem), "problem", "problems"),
+		model.Counted(count(findings, doctor.Warning), "warning", "warnings"), count(findings, doctor.OK))
 }

@@ -263,11 +263,11 @@ func (o observer) condition() *ballastv1.Condition {
 	return &ballastv1.Condition{Announcements: o.announcements(), Ready: status.Ready, Problems: status.Problems, Paths: pathMTUs(o.tables.Now()), Addresses: o.sources(), Own: sourceTexts(append(o.tables.Sources(), o.replication.OwnAddress().Addr()), nil)}
 }
 
-// pathMTUs are what packets to servers may have: of nearly all servers it is the same.
+// pathMTUs are what packets to servers may have: of nearly all servers it is the same. Those to a server of this host pass no device.
 func pathMTUs(now *dataplane.Snapshot) *ballastv1.PathMTUs {
 	servers := map[uint16]int{}
 	for server := range now.Receivers() {
-		if path, known := now.Paths[server.Address]; known {
+		if path, known := now.Paths[server.Address]; known && !path.Here {
 			servers[path.MTU]++
 		}
 	}
@@ -279,6 +279,9 @@ func pathMTUs(now *dataplane.Snapshot) *ballastv1.PathMTUs {
 	}
 	for server := range now.Receivers() {
 		path, known := now.Paths[server.Address]
+		if path.Here {
+			path.MTU = 0
+		}
 		if !known || uint32(path.MTU) == sent.Most {
 			continue
 		}

@@ -2,6 +2,7 @@ package lb
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 	"testing"
 
@@ -34,5 +35,17 @@ func TestThePathMTUsOfManyServersAreToldInFewWords(t *testing.T) {
 		if told := pathMTUs(now); int(told.Most) != test.most || len(told.Others) != test.told {
 			t.Errorf("%+v: most %d, %d others", test, told.Most, len(told.Others))
 		}
+	}
+}
+
+// What a load balancer gives to its own host crosses no device, whatever those can take.
+func TestServersOfThisHostHaveNoPathMTU(t *testing.T) {
+	own, other := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
+	service := model.Service{Name: "web", Servers: []model.Server{{Name: "s1", Address: own, ID: 1, Weight: 1}, {Name: "s2", Address: other, ID: 2, Weight: 1}}}
+	now := &dataplane.Snapshot{State: &desired.State{}, Paths: map[netip.Addr]plan.Path{own: {Here: true, Source: own, MTU: math.MaxUint16}, other: {MTU: 1500}}}
+	now.State.Desired = fleet.Desired{Running: model.Fleet{Services: []model.Service{service}}}
+	sent := pathMTUs(now)
+	if here, said := sent.Others[own.String()]; sent.Most != 1500 || !said || here != 0 || len(sent.Others) != 1 {
+		t.Errorf("%+v", sent)
 	}
 }

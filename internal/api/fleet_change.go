@@ -160,7 +160,20 @@ func (f *fleetAPI) WeighServer(ctx context.Context, r *ballastv1.WeighServerRequ
 	if r.Weight > model.MaxWeight {
 		return nil, refusal(&model.Invalid{Path: "weight", Problem: fmt.Sprintf("%d is out of range", r.Weight), Remedy: fmt.Sprintf("use 0 to %d", model.MaxWeight)})
 	}
-	return f.changeServer(ctx, r.Service, r.Server, r.Force, func(s *model.Server) { s.Weight = uint16(r.Weight) })
+	alike := false
+	answer, err := f.changeService(ctx, r.Service, r.Force, func(s *model.Service, _ []fleet.Removed) error {
+		server := s.Server(r.Server)
+		if server == nil {
+			return noServer(r.Service, r.Server)
+		}
+		server.Weight = uint16(r.Weight)
+		alike = s.Dispatch == model.DispatchRR && r.Weight > 1
+		return nil
+	})
+	if err == nil && alike {
+		answer.Changes = append(answer.Changes, fmt.Sprintf("service %s: dispatch rr gives all servers above weight 0 the same: use wrr (`ballast ctl service set %s --dispatch wrr`)", r.Service, r.Service))
+	}
+	return answer, err
 }
 
 func (f *fleetAPI) ForgetServer(ctx context.Context, r *ballastv1.ServerRequest) (*ballastv1.ChangeResponse, error) {

@@ -106,9 +106,9 @@ func TestServersWhoseDeviceTakesLessThanIsSentAreNamed(t *testing.T) {
 	}
 	const lost = "clients of 1 server (s1) lose packets of more than"
 	paths := func(most uint32, others map[string]uint32) {
-		say(lb, &ballastv1.Condition{Paths: &ballastv1.PathMTUs{Most: most, Others: others}})
+		say(lb, &ballastv1.Condition{Ready: true, Paths: &ballastv1.PathMTUs{Most: most, Others: others}})
 	}
-	device := func(r *ballastv1.Receiver) { say(agent, &ballastv1.Condition{Receiver: r}) }
+	device := func(r *ballastv1.Receiver) { say(agent, &ballastv1.Condition{Ready: true, Receiver: r}) }
 	paths(1500, nil)
 	device(&ballastv1.Receiver{Device: "eth0", Mtu: 1400})
 	await("the device takes less", lost)
@@ -162,13 +162,23 @@ func TestServersThatRunAndGetNoTunnelsAreOneProblem(t *testing.T) {
 		})
 	}
 	views(1, 2, 3)
-	await("no agent is connected: the servers may as well be down")
+	await("no agent is connected: the servers may as well be down", "3 servers of service web (s1, s2, s3) fail health checks: connect: timed out")
+	agents := map[string]*fleettest.Conversation{}
 	for _, name := range []string{"s1", "s2"} {
-		fleettest.Join(t, c.address, ca.Issue(pki.Agent, name))
+		agents[name] = fleettest.Join(t, c.address, ca.Issue(pki.Agent, name))
 	}
-	await("two of the servers run", "2 servers (s1, s2) answer no packet that load balancer lb1 sends in tunnels: their agents are connected, most likely a firewall or the network drops IP protocol 4")
+	const rest = "1 server of service web (s3) fails health checks: connect: timed out"
+	await("two of the servers run", "2 servers (s1, s2) answer no packet that load balancer lb1 sends in tunnels: their agents are connected, most likely a firewall or the network drops IP protocol 4", rest)
 	views(2, 3)
-	await("one answers", "1 server (s2) answers no packet")
+	await("one answers", "1 server (s2) answers no packet", rest)
 	views()
 	await("all answer")
+	condition := func(c *ballastv1.Condition) {
+		t.Helper()
+		fleettest.Require(t, agents["s2"].Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Condition{Condition: c}}))
+	}
+	condition(&ballastv1.Condition{Problems: []string{"198.51.100.10 is no address of this host", "another"}})
+	await("its agent finds what is wrong", "agent s2 is not ready: 198.51.100.10 is no address of this host: run `ballast doctor` there")
+	condition(&ballastv1.Condition{Ready: true, Problems: []string{"another"}})
+	await("it is ready again")
 }

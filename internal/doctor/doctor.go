@@ -21,7 +21,7 @@ var judges = []func(*facts) []Finding{
 	judgeDevices, judgePaths, judgeFiltered, judgeExits, judgeTier, judgeBGP, judgeReplicas, judgeServerClocks, judgeForwarding,
 	judgeIdentity, judgeGateways, judgeTunnels, judgeVIPs, judgeTimestamps, judgeMPTCP, judgeSessions, judgeBack, judgeEgress, judgeReversePath, judgeARP, judgeReturnMTU, judgeListeners,
 	judgeTranslation,
-	judgeUnits, judgeDaemon,
+	judgeDrained, judgeUnits, judgeDaemon,
 }
 
 // Examine gathers facts in the calling thread's network namespace and judges them. Nothing is changed: no program is attached, nothing

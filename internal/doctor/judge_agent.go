@@ -42,9 +42,6 @@ func judgeIdentity(f *facts) (out []Finding) {
 	}
 	f.onServer(func(s *model.Service, server *model.Server) {
 		out = append(out, ok("identity", s.Name, "this host is %s, id %d", server.Name, server.ID))
-		if s.Affinity.Cookies() && server.State == model.StateDraining {
-			out = append(out, ok("identity", s.Name, "draining: no new connections"))
-		}
 	})
 	if len(out) > 0 || len(f.File.Fleet.Services) == 0 && (f.Daemon.ByControllers || f.File.Kept != "") { // controllers have told nothing of this host: the daemon says so
 		return out

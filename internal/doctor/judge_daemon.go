@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // judgeRole says when nothing tells what this host is: it guesses nothing.
@@ -66,6 +67,20 @@ func (f *facts) judgeAbsent() []Finding {
 		return []Finding{{"daemon", role, Problem, "does not run, and its unit is enabled", "start it" + unit}}
 	}
 	return []Finding{{"daemon", role, Warning, "does not run yet", "ballast " + role + " -f FILE, or --controller HOST:PORT if it is configured by controllers" + f.otherInstances()}}
+}
+
+// judgeDrained is about what is well and serves nobody: an operator has drained it, or `ballast leave` before the machine joined again.
+func judgeDrained(f *facts) (out []Finding) {
+	const found, remedy = "draining: no new connections", "if it is to serve again: ballast ctl "
+	if n := f.File.Fleet.Node(f.Name); f.Role == RoleLB && n != nil && n.State != model.StateActive {
+		out = append(out, Finding{"drained", n.Name, Warning, found, remedy + "node undrain " + n.Name})
+	}
+	f.onServer(func(s *model.Service, server *model.Server) {
+		if server.State == model.StateDraining {
+			out = append(out, Finding{"drained", s.Name + " " + server.Name, Warning, found, remedy + "server undrain " + s.Name + " " + server.Name})
+		}
+	})
+	return out
 }
 
 func judgeDaemon(f *facts) (out []Finding) {

@@ -37,6 +37,14 @@ func NextKey(dir, name string) (*ecdsa.PrivateKey, error) {
 	return key, writeKey(nextKeyPath(dir, name), key)
 }
 
+// DropNextKey removes a key that no certificate will come for. It is no error that there is none.
+func DropNextKey(dir, name string) error {
+	if err := os.Remove(nextKeyPath(dir, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
 // settle ends what an Install that was cut short has begun.
 func settle(dir, name string) error {
 	chain, key, err := readChain(dir, name)

@@ -254,7 +254,7 @@ var Server = []Field[server]{
 		Doc:     "id in cookies and the local table", More: "Required for `affinity: cookie`, `table` and `local-table`. " +
 			"The same on every node"},
 	{Key: "weight", Value: number(func(s *server) *uint16 { return &s.Weight }, "number", 0, model.MaxWeight), Default: "1",
-		Doc: "share of new connections", More: "0: none; existing ones stay"},
+		Doc: "share of new connections", More: "0: none; existing ones stay. `rr` gives all others the same: use `wrr`"},
 	{Key: "state", Value: choice(func(s *server) *model.ServerState { return &s.State }), Default: "active",
 		Doc: "`draining`: no new connections, existing ones stay; `off`: no packets, the id stays reserved"},
 	{Key: "deadline", Value: moment(func(s *server) *time.Time { return &s.Deadline }), Values: "time like `2026-01-31T23:00:00Z`", Default: "never",

@@ -6,12 +6,14 @@ import (
 	"crypto/ecdsa"
 	"errors"
 	"fmt"
+	"net"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/enrol"
+	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
@@ -63,6 +65,10 @@ func (j *Join) Run(ctx context.Context) error {
 	}
 	joined, err := j.ask(ctx, token, key)
 	if err != nil {
+		refused := (*enrol.Refused)(nil)
+		if there, _ := pki.Has(j.TLSDir, j.Name); !there && (errors.As(err, &refused) || errors.Is(err, enrol.ErrFinal)) { // else a daemon may renew by it, or the answer was lost
+			err = errors.Join(err, pki.DropNextKey(j.TLSDir, j.Name))
+		}
 		return err
 	}
 	if joined.Ahead != 0 {
@@ -130,7 +136,17 @@ func (j *Join) check(token *enrol.Token, unit string) error {
 		return nil
 	}
 	if err := absent(j.defaults(unit)); err != nil {
-		return fmt.Errorf("%w: remove it, or %s", err, "get the certificate alone with --certificate-only")
+		return fmt.Errorf("%w: `ballast leave` takes a node away, --again replaces its certificate; or get the certificate alone with --certificate-only", err)
+	}
+	return j.checkInterfaces()
+}
+
+// checkInterfaces refuses devices that the daemon would not find.
+func (j *Join) checkInterfaces() error {
+	for _, name := range j.Interfaces {
+		if _, err := net.InterfaceByName(name); err != nil {
+			return netdev.NotFound(name, err)
+		}
 	}
 	return nil
 }
@@ -156,6 +172,7 @@ func (j *Join) prepare(unit string) error {
 func (j *Join) ask(ctx context.Context, token *enrol.Token, key *ecdsa.PrivateKey) (*enrol.Joined, error) {
 	ctx, cancel := context.WithTimeout(ctx, retryFor)
 	defer cancel()
+	j.say("asking %s, for up to %v", strings.Join(j.Controllers, ", "), retryFor)
 	said := ""
 	for {
 		var reasons []string

@@ -249,8 +249,11 @@ func TestNothingIsOverwritten(t *testing.T) {
 		return node.run(append(append(strings.Fields(invited.Command)[1:], node.files()...), more...)...)
 	}
 	fleettest.Require(t, os.MkdirAll(node.path("default"), 0o755))
+	if _, err := join("--name", "s1", "--interface", "eth7"); err == nil || !strings.Contains(err.Error(), "find interface eth7") || !strings.Contains(err.Error(), "this host has eth0") {
+		t.Errorf("with a device that is not there: %v", err)
+	}
 	fleettest.Require(t, os.WriteFile(node.path("default", "ballast-agent"), []byte("mine\n"), 0o644))
-	if _, err := join("--name", "s1"); err == nil || !strings.Contains(err.Error(), "ballast-agent is there already") {
+	if _, err := join("--name", "s1"); err == nil || !strings.Contains(err.Error(), "ballast-agent is there already") || !strings.Contains(err.Error(), "`ballast leave`") {
 		t.Errorf("with options of somebody: %v", err)
 	}
 	if _, err := join("--name", "s1", "--token", "bt1.x"); err == nil || !strings.Contains(err.Error(), "it is no token") {
@@ -292,8 +295,12 @@ func TestNothingIsOverwritten(t *testing.T) {
 		t.Errorf("options are %q, %v", text, err)
 	}
 	c.must(c.ctl("invite", "revoke", invited.ID)...)
-	if _, err := join("--name", "s2"); err == nil {
-		t.Error("a token that is revoked is taken")
+	fleettest.Require(t, os.Remove(node.path("default", "ballast-agent")))
+	if said, err := join("--name", "s2"); err == nil || !strings.Contains(err.Error(), "refuses") || !strings.Contains(said, "asking 10.9.0.1:6443") {
+		t.Errorf("a token that is revoked: %v, %s", err, said)
+	}
+	if left := contents(t, node.path("tls")); strings.Contains(left, "s2.key") {
+		t.Errorf("a refused join leaves a key: %s", left)
 	}
 }
 

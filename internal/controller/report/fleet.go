@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/hub"
 	"github.com/ballast-lb/ballast/internal/machine/filtered"
+	"github.com/ballast-lb/ballast/internal/machine/health"
 	"github.com/ballast-lb/ballast/internal/machine/pathmtu"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
@@ -31,9 +34,15 @@ func (r *Reporter) FleetProblems() (problems []string) {
 	if connected == 0 {
 		return []string{"no load balancer is connected: nothing says that clients are served"}
 	}
+	explained := map[string]bool{} // servers
 	for _, cause := range filtered.Seen(r.o.Engine.Tunnels(r.o.Hub.Nodes.Agents())) {
 		problems = append(problems, cause.Problem())
+		for _, name := range cause.Servers {
+			explained[name] = true
+		}
 	}
+	problems = append(problems, unhealthy(r.o.Engine.Servers(""), explained)...)
+	problems = append(problems, notReady(r.o.Hub.Nodes.List())...)
 	problems = append(problems, r.mtuProblems(&fleet)...)
 	var speakers []string
 	for i := range fleet.Nodes {
@@ -58,6 +67,45 @@ func (r *Reporter) FleetProblems() (problems []string) {
 				problems = append(problems, fmt.Sprintf("VIP %s is announced by no connected load balancer: start one whose node has bgp or l2 (`ballast ctl node list`); why one that runs does not, `ballast ctl bgp show` or `ballast ctl l2 show` says there", vip))
 			}
 		}
+	}
+	return problems
+}
+
+// unhealthy names the servers that fail their checks though they are to take connections, those of a service at once.
+func unhealthy(servers []engine.ServerStatus, explained map[string]bool) (problems []string) {
+	failing, why, order := map[string][]string{}, map[string]string{}, []string{}
+	for i := range servers {
+		s := &servers[i]
+		if s.Removed || !s.Server.TakesNew() || s.Health != string(health.Unhealthy) || explained[s.Server.Name] {
+			continue
+		}
+		if failing[s.Service] == nil {
+			order, why[s.Service] = append(order, s.Service), s.HealthDetail
+		}
+		failing[s.Service] = append(failing[s.Service], s.Server.Name)
+	}
+	for _, service := range order {
+		names := failing[service]
+		text := fmt.Sprintf("%s of service %s (%s) fail%s health checks", model.Counted(len(names), "server", "servers"), service, model.Some(names), map[bool]string{true: "s"}[len(names) == 1])
+		if why[service] != "" {
+			text += ": " + why[service]
+		}
+		problems = append(problems, text+": see `ballast ctl server list`, and run `ballast doctor` there")
+	}
+	return problems
+}
+
+// notReady names the connected nodes that say so of themselves.
+func notReady(nodes []*ballastv1.NodeStatus) (problems []string) {
+	for _, n := range nodes {
+		if n.Ready != "no" {
+			continue
+		}
+		text := n.Role + " " + n.Name + " is not ready"
+		if len(n.Problems) > 0 {
+			text += ": " + n.Problems[0]
+		}
+		problems = append(problems, text+": run `ballast doctor` there")
 	}
 	return problems
 }

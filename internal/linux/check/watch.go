@@ -95,7 +95,11 @@ func (p *Prober) note(t *tracked, remarks Remarks, err error) (result Result, ch
 		if failure == "" { // others have found it unhealthy
 			failure = "its last failure is not known here"
 		}
-		t.result.Detail = fmt.Sprintf("%s%s%d good checks in a row are needed", failure, answersAgain, t.verdict.Required(now, &t.target.Health))
+		rise, required := int(max(t.target.Health.Rise, 1)), t.verdict.Required(now, &t.target.Health)
+		t.result.Detail = fmt.Sprintf("%s%s%d good checks in a row are needed", failure, answersAgain, required)
+		if required > rise {
+			t.result.Detail += fmt.Sprintf(": rise is %d, and doubles each time that it fails again soon", rise)
+		}
 	}
 	return t.result, changed
 }

@@ -140,6 +140,19 @@ func (c *Control) elsewhere(ctx context.Context, err error) error {
 	return fmt.Errorf("%w (load balancers on this machine: %s)", err, strings.Join(found, ", "))
 }
 
+// Unasked are the other instances of this machine, where no flag, variable or context says which one is asked.
+func (c *Control) Unasked() []string {
+	if c.socket != "" || c.flags.Changed("instance") || len(c.origins) > 0 {
+		return nil
+	}
+	return slices.DeleteFunc(instances(c, nil, context.Background(), nil), func(name string) bool { return name == c.instance })
+}
+
+// At is the daemon of an instance of this machine.
+func (c *Control) At(instance string) *api.Client {
+	return api.NewClient(api.SocketPath(c.runDir, instance))
+}
+
 // Explain makes all commands below cmd say, when they fail, where what they were told comes from, and who could have been asked.
 func (c *Control) Explain(cmd *cobra.Command) {
 	for _, child := range cmd.Commands() {

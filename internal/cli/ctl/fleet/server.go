@@ -264,7 +264,7 @@ func Server(c *ask.Control) *cobra.Command {
 
 func weight(c *ask.Control) *cobra.Command {
 	return ask.Changing(c, &cobra.Command{
-		Use: "weight SERVICE SERVER WEIGHT", Short: "Change a server's weight (0: no new connections)",
+		Use: "weight SERVICE SERVER WEIGHT", Short: "Change a server's weight (0: no new connections; rr takes all others as 1)",
 	}, ballastv1connect.FleetClient.WeighServer, func(args []string) (*ballastv1.WeighServerRequest, error) {
 		weight, err := strconv.ParseUint(args[2], 10, 16)
 		if err != nil {

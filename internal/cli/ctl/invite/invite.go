@@ -79,7 +79,7 @@ func Add(c *ask.Control) *cobra.Command {
 			if made.Name != "" {
 				made.Command += " --name " + made.Name
 			}
-			if !c.Structured() {
+			if !c.Structured() && command.IsTerminal(cmd.OutOrStdout()) { // else a shell runs it
 				fmt.Fprintf(cmd.ErrOrStderr(), "# run this on the machine; %s until %s, invitation %s\n", model.Counted(int(made.Uses), "use", "uses"), made.Ends.Format(time.RFC3339), made.ID)
 			}
 			return command.Print(cmd.OutOrStdout(), c.Output, made, func(out *command.Table, made added) { out.Line("%s", made.Command) })

@@ -2,6 +2,7 @@
 package local
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"maps"
@@ -32,12 +33,48 @@ type anyStatus struct {
 	Gateways    []api.Gateway      `json:"gateways,omitempty"`
 	Probes      []api.ProbedPort   `json:"probes,omitempty"`
 	Translated  *api.TranslatedUse `json:"translated,omitempty"`
+
+	others []string // what other daemons of this machine have to say
 }
 
 // Status makes `ballast ctl status`.
 func Status(c *ask.Control) *cobra.Command {
-	return ask.ListLocal(c, &cobra.Command{Use: "status", Short: "Show readiness, configuration file and problems"}, api.PathStatus, printStatus)
+	cmd := &cobra.Command{Use: "status", Short: "Show readiness, configuration file and problems"}
+	return command.Listing(cmd, c.Output, func(cmd *cobra.Command, _ []string) (answer anyStatus, err error) {
+		client, err := c.Local()
+		if err == nil {
+			err = client.Get(cmd.Context(), api.PathStatus, &answer)
+		}
+		if err == nil && !c.Structured() {
+			answer.others = others(cmd.Context(), c)
+		}
+		return answer, err
+	}, printStatus)
 }
+
+// others are the daemons of this machine that nobody has asked for, and that are not well.
+func others(ctx context.Context, c *ask.Control) (lines []string) {
+	ctx, cancel := context.WithTimeout(ctx, othersTime)
+	defer cancel()
+	for _, instance := range c.Unasked() {
+		var s anyStatus
+		text := ""
+		switch err := c.At(instance).Get(ctx, api.PathStatus, &s); {
+		case err != nil:
+			text = "does not answer"
+		case !s.Ready:
+			text = s.Role + " is not ready"
+		case len(s.Problems) > 0:
+			text = s.Role + " has " + model.Counted(len(s.Problems), "problem", "problems")
+		default:
+			continue
+		}
+		lines = append(lines, fmt.Sprintf("%s: %s: `%s status`", instance, text, api.Ctl(instance)))
+	}
+	return lines
+}
+
+const othersTime = 2 * time.Second // for all of them
 
 func printStatus(out *command.Table, s anyStatus) {
 	out.Line("role\t%s\nready\t%v\nversion\t%s\nchanges applied\t%d", s.Role, s.Ready, s.Version, s.Generation)
@@ -113,6 +150,9 @@ func printStatus(out *command.Table, s anyStatus) {
 			kind = "not ready"
 		}
 		out.Line("%s\t%s", kind, problem)
+	}
+	for _, line := range s.others {
+		out.Line("also here\t%s", line)
 	}
 }
 

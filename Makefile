@@ -195,7 +195,7 @@ test-kernels-long: deps build ## all tests of the programs, and lab run churn, o
 
 KUBERNETES := v1.37.2
 
-test-kubernetes: deps build need-root ## Services of a real API server and kube-proxy, and a rollout of all; builds them once, for 6 minutes of CPU time
+test-kubernetes: deps build need-root ## Services and Gateways of a real API server and kube-proxy, and a rollout of all; builds them once, for 6 minutes of CPU time
 	cd test/kubernetes/cluster
 	go build -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES)" -o $(CURDIR)/bin/cluster .
 	cd $(CURDIR)

@@ -231,8 +231,7 @@ func (c *cluster) startAPIServer() *process {
 	c.start("control", parts, "etcd", "--data-dir", c.path("etcd"), "--listen-client-urls", "http://127.0.0.1:2379", "--advertise-client-urls", "http://127.0.0.1:2379",
 		"--listen-peer-urls", "http://127.0.0.1:2380", "--log-level", "error")
 	server := c.restartAPIServer()
-	c.Clientset, err = kubernetes.NewForConfig(&rest.Config{Host: apiServer, BearerToken: token, TLSClientConfig: rest.TLSClientConfig{Insecure: true},
-		Dial: c.dial("control"), QPS: 1000, Burst: 1000, Timeout: 20 * time.Second})
+	c.Clientset, err = kubernetes.NewForConfig(c.config())
 	c.must(err)
 	c.awaitAPIServer()
 	return server
@@ -243,6 +242,11 @@ func (c *cluster) awaitAPIServer() {
 		_, err := c.CoreV1().RESTClient().Get().AbsPath("/readyz").DoRaw(context.Background())
 		return err
 	})
+}
+
+// config is how the test reaches the API server.
+func (c *cluster) config() *rest.Config {
+	return &rest.Config{Host: apiServer, BearerToken: token, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, Dial: c.dial("control"), QPS: 1000, Burst: 1000, Timeout: 20 * time.Second}
 }
 
 func (c *cluster) restartAPIServer() *process {

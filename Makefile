@@ -23,10 +23,10 @@ CHOICES  := bpf/wire/choices.h
 SOURCES  := $(wildcard $(API)/*.proto $(API)/doc.go bpf/*.c bpf/*/*.h bpf/*/*/*.h internal/linux/lb/choices/*.go) internal/model/enums.go $(shell grep -l '^//go:generate' $(addsuffix /*.go,$(PROGRAMS)))
 # begin first, so that no core waits for them alone
 LONGEST  := ./internal/linux/server ./internal/daemon ./internal/linux/lb
-RACE     := ./internal/api/... ./internal/cli/... ./internal/daemon/... ./internal/config/... ./internal/plan/... ./internal/store/... ./internal/pki/... ./internal/lab/sim ./pkg/quiclb ./pkg/sessionticket
+RACE     := ./internal/api/... ./internal/cli/... ./internal/daemon/... ./internal/kube/... ./internal/config/... ./internal/plan/... ./internal/store/... ./internal/pki/... ./internal/lab/sim ./pkg/quiclb ./pkg/sessionticket
 FUZZ     ?= 4000x
 # tests that read a daemon's metrics, which promtool then checks, too
-METRICS  := TestCountersAreServedToPrometheus|TestALoadBalancerTakesTheNewestState|TestAnAgentTakesTunnelsOf|TestRootIsServedOnASocket|Pages?$$|RoutineDoesNot|TestTheVIPFollows|TestTheFirstTierNotices|TestANetworkFunctionSends
+METRICS  := TestCountersAreServedToPrometheus|TestALoadBalancerTakesTheNewestState|TestAnAgentTakesTunnelsOf|TestRootIsServedOnASocket|Pages?$$|RoutineDoesNot|TestTheVIPFollows|TestTheFirstTierNotices|TestANetworkFunctionSends|TestFaultsOfAClusterPage
 # of test/kernels/boot; make test takes the oldest
 KERNELS  ?= 6.1 6.12 newest arm64-6.12
 # not a tool of go.mod: the product's list of modules would name it and what it needs
@@ -177,7 +177,7 @@ test-long: deps build need-root ## the same with full-length idle times, bulk tr
 	BALLAST_LONG=1 go test -count=1 -timeout 1h ./test/packages/archives
 	export BALLAST_PROMTOOL=$$(test/promtool)
 	BALLAST_LONG=1 go test -count=1 ./internal/metricstest
-	go test -count=1 -run '$(METRICS)' ./internal/daemon ./internal/controller
+	go test -count=1 -run '$(METRICS)' ./internal/daemon ./internal/controller ./internal/kube
 
 test-kernels test-kernels-long: TOOLS += $(KERNEL_TOOLS) qemu-system-aarch64:qemu-system-arm
 
@@ -194,11 +194,15 @@ test-kernels-long: deps build ## all tests of the programs, and lab run churn, o
 	test/kernels/matrix --long $(KERNELS)
 
 KUBERNETES := v1.37.2
+# the version that Helm renders for where it sees no cluster
+HELM_FLAGS := -s -w $(foreach package,lint/rules chartutil,-X helm.sh/helm/v3/pkg/$(package).k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/$(package).k8sVersionMinor=37)
 
 test-kubernetes: deps build need-root ## Services and Gateways of a real API server and kube-proxy, and a rollout of all; builds them once, for 6 minutes of CPU time
 	cd test/kubernetes/cluster
 	go build -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES)" -o $(CURDIR)/bin/cluster .
 	cd $(CURDIR)
+	go -C deploy/kubernetes/tools build -trimpath -ldflags "$(HELM_FLAGS)" -o $(CURDIR)/bin/helm helm.sh/helm/v3/cmd/helm
+	go -C deploy/kubernetes/tools test -count=1 ./...
 	BALLAST_ROLLOUT=$(CURDIR)/bin/rollout go test -count=1 -timeout 30m -v ./test/kubernetes
 
 bench: deps build need-root ## nanoseconds per packet, as a table

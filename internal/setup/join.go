@@ -35,19 +35,38 @@ type Join struct {
 	Instance    string
 	Again       bool // replace the certificate that the machine has; its options stay as they are
 	Only        bool // get the certificate, and start nothing
+	Keep        bool // with Only: a certificate that is there and valid is enough, where the token gets no other
 	Version     string
 }
 
 // Run gets a certificate, writes what the daemon needs, and starts it.
-func (j *Join) Run(ctx context.Context) error {
-	token, err := enrol.ParseToken(j.Token)
-	if err != nil {
-		return fmt.Errorf("read the token: %w", err)
-	}
+func (j *Join) Run(ctx context.Context) (err error) {
 	if j.Name == "" {
 		if j.Name, err = hostname(); err != nil {
 			return err
 		}
+	}
+	if !j.Keep {
+		return j.run(ctx)
+	}
+	own, invalid := pki.Load(j.TLSDir, j.Name, "")
+	if invalid == nil && !time.Now().Before(own.Own().NotAfter) {
+		invalid = fmt.Errorf("the certificate ended at %s", own.Own().NotAfter.Format(time.RFC3339))
+	}
+	j.Again, _ = pki.Has(j.TLSDir, j.Name)
+	switch err := j.run(ctx); {
+	case err == nil, invalid != nil:
+		return err
+	default:
+		j.say("%s: the certificate that is there is kept: %v", j.Name, err)
+		return nil
+	}
+}
+
+func (j *Join) run(ctx context.Context) error {
+	token, err := enrol.ParseToken(j.Token)
+	if err != nil {
+		return fmt.Errorf("read the token: %w", err)
 	}
 	if err := pki.CheckName(j.Name); err != nil {
 		return err

@@ -75,3 +75,32 @@ func write(t *testing.T, path string) {
 	t.Helper()
 	fleettest.Require(t, os.WriteFile(path, []byte("mine\n"), 0o600))
 }
+
+// Promise: By --keep a valid certificate is enough, whatever is wrong with the token; without one that is an error.
+func TestAValidCertificateIsKept(t *testing.T) {
+	own := fleettest.NewAuthority(t).Dir
+	root, err := pki.ReadCertificate(filepath.Join(own, "ca.crt"))
+	fleettest.Require(t, err)
+	dir := t.TempDir()
+	join := func(tls, token string) error {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel() // who asks ends at once
+		j := setup.Join{Host: setup.Host{TLSDir: tls, Defaults: filepath.Join(dir, "default"), Out: io.Discard}, Controllers: []string{"127.0.0.1:1"}, Token: token, Name: "lb1", Only: true, Keep: true}
+		return j.Run(ctx)
+	}
+	valid, none := filepath.Join(dir, "valid"), filepath.Join(dir, "none")
+	fleettest.Require(t, errors.Join(pki.Directory(valid), pki.Directory(none)))
+	certified(t, own, valid, "lb1", pki.LB)
+	before := contents(t, valid)
+	for _, token := range []string{"", "bt1.x", enrol.NewToken(pki.LB, pki.HashOf(root), time.Now().Add(time.Hour)).String()} {
+		if err := join(valid, token); err != nil {
+			t.Errorf("token %q: %v", token, err)
+		}
+		if err := join(none, token); err == nil {
+			t.Errorf("token %q: nothing is missing", token)
+		}
+	}
+	if after := contents(t, valid); !strings.HasPrefix(after, before) {
+		t.Errorf("it has changed\n%s to\n%s", before, after)
+	}
+}

@@ -47,11 +47,13 @@ const (
 //	client ---- router ==(bridge)== n1 -- p1, n2 -- p2, control
 type cluster struct {
 	*testing.T
-	dir    string
-	nodes  []string // n1 to n9
-	mode   string   // of kube-proxy
-	spaces map[string]*netspace.Space
-	wire   *link.Wire
+	dir   string
+	nodes []string // n1 to n9
+	mode  string   // of kube-proxy
+
+	authorization string // of the API server
+	spaces        map[string]*netspace.Space
+	wire          *link.Wire
 	*kubernetes.Clientset
 }
 
@@ -61,7 +63,7 @@ func newCluster(t *testing.T, nodes ...string) *cluster {
 			t.Skip("make test-kubernetes builds what this needs, and runs it as root")
 		}
 	}
-	c := &cluster{T: t, dir: t.TempDir(), mode: "nftables", spaces: map[string]*netspace.Space{}}
+	c := &cluster{T: t, dir: t.TempDir(), mode: "nftables", authorization: "AlwaysAllow", spaces: map[string]*netspace.Space{}}
 	var err error
 	c.wire, err = link.Load()
 	c.must(err)
@@ -253,7 +255,7 @@ func (c *cluster) restartAPIServer() *process {
 	return c.start("control", parts, "kube-apiserver", "--etcd-servers", "http://127.0.0.1:2379", "--service-cluster-ip-range", "10.96.0.0/16",
 		"--bind-address", controller, "--advertise-address", controller, "--secure-port", "7443", "--cert-dir", c.path("certs"),
 		"--service-account-issuer", "https://kubernetes.default.svc", "--service-account-key-file", c.path("sa.pub"), "--service-account-signing-key-file", c.path("sa.key"),
-		"--authorization-mode", "AlwaysAllow", "--token-auth-file", c.path("tokens.csv"), "--disable-admission-plugins", "ServiceAccount")
+		"--authorization-mode", c.authorization, "--token-auth-file", c.path("tokens.csv"), "--disable-admission-plugins", "ServiceAccount")
 }
 
 // startFleet starts a controller, ballast-kube, and on each node kube-proxy and both roles of Ballast. fleet is what an operator sets beforehand.

@@ -45,6 +45,9 @@ func TestMain(m *testing.M) {
 		serveEcho(text)
 		return
 	}
+	if text := os.Getenv(containerVariable); text != "" {
+		runContainer(text)
+	}
 	m.Run()
 }
 

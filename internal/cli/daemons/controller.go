@@ -3,6 +3,7 @@ package daemons
 
 import (
 	"cmp"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -29,6 +30,7 @@ func Controller(version string) *cobra.Command {
 			}
 			if err == nil && len(o.Join) > 0 {
 				o.Join, err = command.Controllers("join", o.Join)
+				o.Join = slices.DeleteFunc(o.Join, func(other string) bool { return other == o.Public }) // one list for all: the first of them joins nobody
 				if o.DataDir == "" {
 					err = command.Usage("--join is for controllers with --data-dir: those with --etcd share what is there")
 				}
@@ -46,7 +48,7 @@ func Controller(version string) *cobra.Command {
 	flags.StringVar(&o.Public, "public", "", "host:port that nodes and other controllers reach this one at (default: that of --listen, or the first address of the certificate)")
 	flags.StringVar(&o.TLSDir, "tls-dir", "/etc/ballast/tls", "directory of ca.crt, NAME.crt and NAME.key")
 	flags.StringVar(&o.DataDir, "data-dir", "", "directory of this controller's copy of the state")
-	flags.StringSliceVar(&o.Join, "join", nil, "HOST[:PORT] of controllers that this one joins if its --data-dir is empty; one that has data goes on with that")
+	flags.StringSliceVar(&o.Join, "join", nil, "HOST[:PORT] of controllers that this one joins if its --data-dir is empty; one that has data goes on with that. Itself, by --public, does not count")
 	flags.StringSliceVar(&o.Etcd, "etcd", nil, "endpoints of the etcd that has the state of several controllers")
 	flags.StringVar(&o.EtcdCA, "etcd-ca", "", "certificate of the authority of etcd (default: those of this machine)")
 	flags.StringVar(&o.EtcdCert, "etcd-cert", "", "certificate to show to etcd")

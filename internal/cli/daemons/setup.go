@@ -3,8 +3,11 @@ package daemons
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
 	"io"
 	"net/netip"
+	"os"
 	"strings"
 	"time"
 
@@ -35,13 +38,23 @@ func checkOptions(options string) error {
 
 // Join makes `ballast join`.
 func Join(version string) *cobra.Command {
-	j, stay := setup.Join{Version: version}, false
+	j, stay, file := setup.Join{Version: version}, false, ""
 	cmd := &cobra.Command{
 		Use:   "join CONTROLLERS --token TOKEN",
 		Short: "Make this machine a load balancer or agent of a fleet, by a token",
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if j.Controllers, err = command.Controllers("controller", strings.Split(args[0], ",")); err != nil {
 				return err
+			}
+			if j.Keep && !j.Only {
+				return command.Usage("--keep is for --certificate-only: a node that has joined has its unit")
+			}
+			if file != "" {
+				text, err := os.ReadFile(file)
+				if err != nil && !(j.Keep && errors.Is(err, os.ErrNotExist)) {
+					return fmt.Errorf("read the token: %w", err)
+				}
+				j.Token = string(text)
 			}
 			if j.Token == "-" {
 				text, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), 1024))
@@ -69,9 +82,11 @@ func Join(version string) *cobra.Command {
 	flags.StringVar(&j.Options, "options", "", "other `OPTIONS` of the daemon, like \"--metrics 127.0.0.1:9435\"")
 	flags.BoolVar(&j.Again, "again", false, "replace the certificate that this machine has joined by before; its options stay")
 	flags.BoolVar(&j.Only, "certificate-only", false, "write the certificate, and neither options nor start the unit")
-	if err := cmd.MarkFlagRequired("token"); err != nil {
-		panic(err)
-	}
+	flags.StringVar(&file, "token-file", "", "`FILE` with the token")
+	flags.BoolVar(&j.Keep, "keep", false, "with --certificate-only: keep a valid certificate if there is no token or it is refused")
+	cmd.MarkFlagsOneRequired("token", "token-file")
+	cmd.MarkFlagsMutuallyExclusive("token", "token-file")
+	cmd.MarkFlagsMutuallyExclusive("keep", "again")
 	return cmd
 }
 

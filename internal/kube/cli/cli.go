@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -43,11 +44,20 @@ const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 // options are those of the command line.
 type options struct {
 	kube.Options
-	config, kubeconfig, context string
-	pools                       []string
-	controllers                 []string
-	tlsDir, tlsName             string
-	listen                      string
+	server          server
+	config          string
+	pools           []string
+	controllers     []string
+	tlsDir, tlsName string
+	listen          string
+}
+
+// server is how the API server is reached.
+type server struct{ kubeconfig, context string }
+
+func (s *server) flags(flags *pflag.FlagSet) {
+	flags.StringVar(&s.kubeconfig, "kubeconfig", "", "`FILE` that says how to reach the API server (default: KUBECONFIG, else the account of this pod)")
+	flags.StringVar(&s.context, "context", "", "`NAME` of the context in --kubeconfig (default: the current one)")
 }
 
 // Root returns the command `ballast-kube`; build is its version.
@@ -85,14 +95,14 @@ func Root(build string) *cobra.Command {
 	flags.StringVar(&o.config, "config", "", "`FILE` with pools, class and prefix, instead of these flags")
 	flags.StringVar(&o.Mapping.Class, "class", mapping.DefaultClass, "spec.loadBalancerClass of the Services to keep")
 	flags.StringVar(&o.Mapping.Prefix, "prefix", "", "before the names of services, if clusters share the fleet (default: none)")
-	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "`FILE` that says how to reach the API server (default: KUBECONFIG, else the account of this pod)")
-	flags.StringVar(&o.context, "context", "", "`NAME` of the context in --kubeconfig (default: the current one)")
+	o.server.flags(flags)
 	flags.StringVar(&o.Namespace, "lease-namespace", "", "namespace of the lease (default: that of this pod)")
 	flags.StringVar(&o.Lease, "lease", "ballast-kube", "`NAME` of the lease: of the replicas that have it, one changes the fleet")
 	flags.StringVar(&o.Identity, "identity", "", "name of this replica in the lease (default: that of this host)")
 	flags.DurationVar(&o.Resync, "resync", 30*time.Second, "time without a change after which the fleet is read again")
 	flags.StringVar(&o.listen, "listen", ":9438", "address:port for /metrics, /healthz and /readyz; empty: none")
 	logging = command.LogFlags(flags)
+	root.AddCommand(certify(build), enrol(build))
 	own, err := fs.Sub(texts, "help")
 	if err != nil {
 		panic(err)
@@ -127,7 +137,7 @@ func (o *options) complete(cmd *cobra.Command) (err error) {
 	}
 	o.Mapping.Owner = o.Credentials.Identity().Name
 	o.Options.Fleet = api.NewFleetClient(controllers, o.Credentials.Client())
-	config, err := o.connect()
+	config, err := o.server.connect(o.Version)
 	if err != nil {
 		return err
 	}
@@ -142,14 +152,20 @@ func (o *options) complete(cmd *cobra.Command) (err error) {
 			return err
 		}
 	}
-	if o.Namespace == "" {
-		namespace, err := os.ReadFile(namespaceFile)
-		if err != nil {
-			return command.Usage("--lease-namespace is not given, and this is no pod: name the namespace of the lease")
-		}
-		o.Namespace = strings.TrimSpace(string(namespace))
+	o.Namespace, err = namespace("lease-namespace", o.Namespace)
+	return err
+}
+
+// namespace is the one that a flag gives, or this pod's.
+func namespace(flag, given string) (string, error) {
+	if given != "" {
+		return given, nil
 	}
-	return nil
+	own, err := os.ReadFile(namespaceFile)
+	if err != nil {
+		return "", command.Usage("--%s is not given, and this is no pod: name the namespace", flag)
+	}
+	return strings.TrimSpace(string(own)), nil
 }
 
 // readMapping takes the flags, or the file in their place.
@@ -176,16 +192,16 @@ func (o *options) readMapping(cmd *cobra.Command) (err error) {
 }
 
 // connect is to the API server: by --kubeconfig or KUBECONFIG, else as a pod.
-func (o *options) connect() (*rest.Config, error) {
+func (s *server) connect(version string) (*rest.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = o.kubeconfig
-	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: o.context}).ClientConfig()
-	if err != nil && o.kubeconfig == "" && o.context == "" && (clientcmd.IsEmptyConfig(err) || errors.Is(err, rest.ErrNotInCluster)) {
+	rules.ExplicitPath = s.kubeconfig
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: s.context}).ClientConfig()
+	if err != nil && s.kubeconfig == "" && s.context == "" && (clientcmd.IsEmptyConfig(err) || errors.Is(err, rest.ErrNotInCluster)) {
 		return nil, command.Usage("no API server is known: give --kubeconfig, or run this in a pod")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read how to reach the API server: %w", err)
 	}
-	config.QPS, config.Burst, config.UserAgent = requestRate, requestBurst, "ballast-kube/"+o.Version
+	config.QPS, config.Burst, config.UserAgent = requestRate, requestBurst, "ballast-kube/"+version
 	return config, nil
 }

@@ -81,7 +81,7 @@ func (w *world) installGateways(objects ...runtime.Object) {
 		if strings.HasSuffix(resource, "ss") {
 			resource = "gatewayclasses"
 		}
-		fleettest.Require(w, w.gateways.Tracker().Create(gw.SchemeGroupVersion.WithResource(resource), object, object.(mapping.Referent).GetNamespace()))
+		fleettest.Require(w, w.gateways.Tracker().Create(schema.GroupVersion(gw.GroupVersion).WithResource(resource), object, object.(mapping.Referent).GetNamespace()))
 	}
 	w.resources(&metav1.APIResourceList{GroupVersion: gw.GroupVersion.String(), APIResources: list})
 }

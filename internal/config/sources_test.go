@@ -48,7 +48,7 @@ func TestWrongSourcesAreRefusedByField(t *testing.T) {
 		"{from: dns, name: 10.0.0.1}":                       `servers.name: "10.0.0.1" is an address`,
 		"{from: dns, name: a..b}":                           `servers.name: "a..b" is not a name of the DNS`,
 		"{from: dns, name: 'a b'}":                          "is not a name of the DNS",
-		"{from: dns, name: a.b, namee: c}":                   "servers.nmae: unknown key: did you mean name?",
+		"{from: dns, name: a.b, namee: c}":                  "servers.namee: unknown key: did you mean name?",
 		"{from: dns, name: a.b, record: mx}":                "servers.record: unknown value",
 		"{from: dns, name: a.b, resolver: ns.example.com}":  `servers.resolver: "ns.example.com" is not the address of a resolver`,
 		"{from: dns, name: a.b, resolver: '10.0.0.53:0'}":   `servers.resolver: "10.0.0.53:0" is not the address of a resolver`,

@@ -171,7 +171,7 @@ func (f *fleetAPI) WeighServer(ctx context.Context, r *ballastv1.WeighServerRequ
 		return nil
 	})
 	if err == nil && alike {
-		answer.Changes = append(answer.Changes, fmt.Sprintf("service %s: dispatch rr gives all servers above weight 0 the same: use wrr (`ballast ctl service set %s --dispatch wrr`)", r.Service, r.Service))
+		answer.Notes = append(answer.Notes, fmt.Sprintf("service %s: dispatch rr gives all servers above weight 0 the same: use wrr (`ballast ctl service set %s --dispatch wrr`)", r.Service, r.Service))
 	}
 	return answer, err
 }

@@ -3,6 +3,7 @@ package ask
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -62,7 +63,7 @@ func Meant[R proto.Message](c *Control, cmd *cobra.Command, request R, method fu
 	if err != nil {
 		return done, err
 	}
-	return Outcome{command.NonNil(answer.Changes), answer.Revision, answer.Id}, nil
+	return Outcome{command.NonNil(answer.Changes), answer.Revision, answer.Id, answer.Notes}, nil
 }
 
 // force says in a request, where it can say so, that what it harms is meant.
@@ -97,7 +98,8 @@ func (c *Control) ChangeLocal(cmd *cobra.Command, method, path string, body any)
 type Outcome struct {
 	Changes  []string `json:"changes"`
 	Revision uint64   `json:"revision,omitempty"`
-	ID       uint32   `json:"id,omitempty"` // of a server or node that was added
+	ID       uint32   `json:"id,omitempty"`    // of a server or node that was added
+	Notes    []string `json:"notes,omitempty"` // why it has less effect than it seems
 }
 
 // PrintOutcome says what a change did.
@@ -106,7 +108,7 @@ func (c *Control) PrintOutcome(cmd *cobra.Command, done Outcome) error {
 		if len(done.Changes) == 0 {
 			out.Line("nothing changed")
 		}
-		for _, line := range done.Changes {
+		for _, line := range slices.Concat(done.Changes, done.Notes) {
 			out.Line("%s", line)
 		}
 	})

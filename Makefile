@@ -122,6 +122,8 @@ test: deps build need-root ## everything: lint, unit tests, races, BPF programs,
 	go test -count=1 -timeout 30m -p 3 $(LONGEST) $$(go list ./... | grep -v $(LONGEST:./%=-e %$$) -e /internal/tidy -e /test/) # most wait
 	echo "== repository rules"
 	go test -count=1 ./internal/tidy/...
+	echo "== the chart of Kubernetes, rendered"
+	go -C deploy/kubernetes/tools test -count=1 ./...
 	echo "== races"
 	go test -race -short ./internal/daemon $(RACE)
 	echo "== libraries that servers preload"

@@ -161,9 +161,8 @@ func (s *l2Segment) write(key, state string) {
 	}
 }
 
-// Promise: Without a router, a VIP is found on the segment at one load balancer; it moves when that dies, is drained or
-// cannot forward, and not when its daemon does.
-func TestAVIPIsFoundOnASegmentAtOneLoadBalancer(t *testing.T) {
+// onSegments runs a test in either family, where the first load balancer owns the VIP and nobody else is there yet.
+func onSegments(t *testing.T, test func(t *testing.T, s *l2Segment)) {
 	for name, family := range l2Families {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -172,43 +171,51 @@ func TestAVIPIsFoundOnASegmentAtOneLoadBalancer(t *testing.T) {
 			s.write("ff", "active")
 			s.lbs[0].start()
 			s.awaitAt("alone", 0)
-			s.lbs[1].start()
-			s.awaitOwner("with another one", 1, "lb1")
-			s.serve()
-			s.awaitAt("with another one", 0)
-
-			s.lbs[0].kill()
-			s.awaitAt("without the owner's daemon", 0)
-			s.awaitOwner("without the owner's daemon", 1, "lb1")
-			s.lbs[0].start()
-			s.awaitOwner("with the owner's daemon back", 0, "lb1")
-			s.awaitOwner("with the owner's daemon back", 1, "lb1")
-			s.awaitAt("with the owner's daemon back", 0)
-
-			s.write("ff", "draining")
-			await.True(t, "the announcement that it has moved", func() bool { return s.cached() == 1 })
-			s.awaitAt("after a drain", 1)
-			s.awaitOwner("after a drain", 0, "lb2")
-			s.write("ff", "active")
-			s.awaitOwner("after the drain's end", 0, "lb2") // sticky
-
-			require(t, s.space.SetLink("p2", false))
-			s.awaitAt("with the owner's link down", 0)
-			s.awaitOwner("with the owner's link down", 0, "lb1")
-			s.lbs[1].await("that lb2 says so", func(st api.LBStatus) bool {
-				return strings.Contains(fmt.Sprint(st.Problems), "l2: interface eth0 is down")
-			})
-			require(t, s.space.SetLink("p2", true))
-			s.awaitOwner("with the link back", 1, "lb1")
-			s.awaitAt("with the link back", 0)
-
-			s.lbs[0].kill()
-			require(t, s.lbs[0].space.Sysctl("net/ipv4/conf/all/arp_ignore", "1"))
-			require(t, s.lbs[0].remove("test"))
-			s.awaitAt("after --detach", 1)
-			s.awaitOwner("after --detach", 1, "lb2")
+			test(t, s)
 		})
 	}
+}
+
+// Promise: Without a router, a VIP is found on the segment at one load balancer; it moves when that dies, is drained or
+// cannot forward, and not when its daemon does.
+func TestAVIPIsFoundOnASegmentAtOneLoadBalancer(t *testing.T) {
+	onSegments(t, func(t *testing.T, s *l2Segment) {
+		s.lbs[1].start()
+		s.awaitOwner("with another one", 1, "lb1")
+		s.serve()
+		s.awaitAt("with another one", 0)
+
+		s.lbs[0].kill()
+		s.awaitAt("without the owner's daemon", 0)
+		s.awaitOwner("without the owner's daemon", 1, "lb1")
+		s.lbs[0].start()
+		s.awaitOwner("with the owner's daemon back", 0, "lb1")
+		s.awaitOwner("with the owner's daemon back", 1, "lb1")
+		s.awaitAt("with the owner's daemon back", 0)
+
+		s.write("ff", "draining")
+		await.True(t, "the announcement that it has moved", func() bool { return s.cached() == 1 })
+		s.awaitAt("after a drain", 1)
+		s.awaitOwner("after a drain", 0, "lb2")
+		s.write("ff", "active")
+		s.awaitOwner("after the drain's end", 0, "lb2") // sticky
+
+		require(t, s.space.SetLink("p2", false))
+		s.awaitAt("with the owner's link down", 0)
+		s.awaitOwner("with the owner's link down", 0, "lb1")
+		s.lbs[1].await("that lb2 says so", func(st api.LBStatus) bool {
+			return strings.Contains(fmt.Sprint(st.Problems), "l2: interface eth0 is down")
+		})
+		require(t, s.space.SetLink("p2", true))
+		s.awaitOwner("with the link back", 1, "lb1")
+		s.awaitAt("with the link back", 0)
+
+		s.lbs[0].kill()
+		require(t, s.lbs[0].space.Sysctl("net/ipv4/conf/all/arp_ignore", "1"))
+		require(t, s.lbs[0].remove("test"))
+		s.awaitAt("after --detach", 1)
+		s.awaitOwner("after --detach", 1, "lb2")
+	})
 }
 
 // awaitMove waits until the client finds the VIP elsewhere. Somebody answers it all the time.
@@ -233,54 +240,46 @@ func (s *l2Segment) lapse(i int) {
 
 // Promise: A VIP whose load balancer is without its daemon for longer than a restart takes moves to one that could carry it, if there is one.
 func TestAVIPWhoseDaemonIsAwayForLongMoves(t *testing.T) {
-	for name, family := range l2Families {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			noRaces(t)
-			s := newL2Segment(t, family)
-			s.write("ff", "active")
-			s.lbs[0].start()
-			s.awaitAt("alone", 0)
-			s.lbs[0].kill()
-			s.lapse(0)
-			s.awaitAt("alone, without a daemon for long", 0)
-			s.lbs[0].start()
-			s.awaitOwner("alone, with the daemon back", 0, "lb1")
-			s.lbs[1].start()
-			s.serve()
-			await.Nil(t, "lb2 could take it", func() error {
-				status, err := s.status(0)
-				if err == nil && (len(status.VIPs) != 1 || status.VIPs[0].Next != "lb2") {
-					err = fmt.Errorf("%+v", status)
-				}
-				return err
-			})
-
-			s.lbs[0].kill()
-			s.awaitMove("without the owner's daemon", 1)
-			s.awaitOwner("without the owner's daemon", 1, "lb2")
-			s.lbs[0].start()
-			s.awaitOwner("with the daemon back", 0, "lb2")
-			s.awaitAt("with the daemon back", 1)
-
-			require(t, s.lbs[1].process.Process.Signal(unix.SIGSTOP))
-			s.awaitMove("while the owner's daemon hangs", 0)
-			require(t, s.lbs[1].process.Process.Signal(unix.SIGCONT))
-			s.awaitOwner("when it goes on", 1, "lb1")
-			s.awaitAt("when it goes on", 0)
-
-			for i := range s.lbs {
-				s.lbs[i].kill()
-				s.lapse(i)
+	onSegments(t, func(t *testing.T, s *l2Segment) {
+		s.lbs[0].kill()
+		s.lapse(0)
+		s.awaitAt("alone, without a daemon for long", 0)
+		s.lbs[0].start()
+		s.awaitOwner("alone, with the daemon back", 0, "lb1")
+		s.lbs[1].start()
+		s.serve()
+		await.Nil(t, "lb2 could take it", func() error {
+			status, err := s.status(0)
+			if err == nil && (len(status.VIPs) != 1 || status.VIPs[0].Next != "lb2") {
+				err = fmt.Errorf("%+v", status)
 			}
-			s.awaitAt("without any daemon for long", 0)
-			s.lbs[1].start()
-			s.awaitMove("with another one's daemon back", 1)
-			s.lbs[0].start()
-			s.awaitOwner("with both back", 0, "lb2")
-			s.awaitAt("with both back", 1)
+			return err
 		})
-	}
+
+		s.lbs[0].kill()
+		s.awaitMove("without the owner's daemon", 1)
+		s.awaitOwner("without the owner's daemon", 1, "lb2")
+		s.lbs[0].start()
+		s.awaitOwner("with the daemon back", 0, "lb2")
+		s.awaitAt("with the daemon back", 1)
+
+		require(t, s.lbs[1].process.Process.Signal(unix.SIGSTOP))
+		s.awaitMove("while the owner's daemon hangs", 0)
+		require(t, s.lbs[1].process.Process.Signal(unix.SIGCONT))
+		s.awaitOwner("when it goes on", 1, "lb1")
+		s.awaitAt("when it goes on", 0)
+
+		for i := range s.lbs {
+			s.lbs[i].kill()
+			s.lapse(i)
+		}
+		s.awaitAt("without any daemon for long", 0)
+		s.lbs[1].start()
+		s.awaitMove("with another one's daemon back", 1)
+		s.lbs[0].start()
+		s.awaitOwner("with both back", 0, "lb2")
+		s.awaitAt("with both back", 1)
+	})
 }
 
 func TestAdvertisementsOfOtherFleetsAreRefused(t *testing.T) {

@@ -255,7 +255,7 @@ func (s *serviceState) toCut(now time.Time) (ids []uint16) {
 func (s *serviceState) toSwitchOff(now time.Time) (ids []uint16) {
 	for i := range s.view.Service.Servers {
 		server := &s.view.Service.Servers[i]
-		if server.State != model.StateDraining || server.Deadline.IsZero() || now.Before(server.Deadline) || now.Sub(s.requests.off[server.ID]) < repeatPeriod {
+		if !server.DrainEnded(now) || now.Sub(s.requests.off[server.ID]) < repeatPeriod {
 			continue
 		}
 		if s.requests.off == nil {

@@ -14,13 +14,14 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
+	"github.com/ballast-lb/ballast/internal/kube/lease"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/schema"
 )
 
 // fleetTimeout is how long controllers may take to answer. It is shorter than the time between the end of a lease's renewals and its being given
 // to another replica: what a replica has asked for is done, or is not, before another one leads.
-const fleetTimeout = leaseDuration - renewDeadline
+const fleetTimeout = lease.Duration - lease.RenewDeadline
 
 // fleet is the one that services are kept in.
 type fleet struct {

@@ -15,7 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	discovery "k8s.io/client-go/discovery/fake"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/kubernetes"
 	clienttesting "k8s.io/client-go/testing"
 	gw "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -83,15 +84,35 @@ func (w *world) installGateways(objects ...runtime.Object) {
 		}
 		fleettest.Require(w, w.gateways.Tracker().Create(schema.GroupVersion(gw.GroupVersion).WithResource(resource), object, object.(mapping.Referent).GetNamespace()))
 	}
-	w.resources(&metav1.APIResourceList{GroupVersion: gw.GroupVersion.String(), APIResources: list})
+	w.resources.Store(&metav1.APIResourceList{GroupVersion: gw.GroupVersion.String(), APIResources: list})
 }
 
-// resources are what the API server has besides its own.
-func (w *world) resources(lists ...*metav1.APIResourceList) {
-	fake := w.client.Discovery().(*discovery.FakeDiscovery)
-	fake.Lock()
-	defer fake.Unlock()
-	fake.Resources = lists
+// apiServer is one that has resources besides its own, which come and go while it is asked: those of the fake are for nobody to change then.
+type apiServer struct {
+	kubernetes.Interface
+	resources *atomic.Pointer[metav1.APIResourceList]
+}
+
+// Discovery implements kubernetes.Interface.
+func (a apiServer) Discovery() discovery.DiscoveryInterfaces {
+	return discovered{a.Interface.Discovery(), a.resources}
+}
+
+// IsWatchListSemanticsUnSupported has informers list, as they do with the fake.
+func (a apiServer) IsWatchListSemanticsUnSupported() bool { return true }
+
+type discovered struct {
+	discovery.DiscoveryInterfaces
+	resources *atomic.Pointer[metav1.APIResourceList]
+}
+
+// ServerResourcesForGroupVersion implements discovery.DiscoveryInterfaces.
+func (d discovered) ServerResourcesForGroupVersion(version string) (*metav1.APIResourceList, error) {
+	answer, err := d.DiscoveryInterfaces.ServerResourcesForGroupVersion(version)
+	if list := d.resources.Load(); apierrors.IsNotFound(err) && list != nil && list.GroupVersion == version {
+		return list, nil
+	}
+	return answer, err
 }
 
 func (w *world) gateway(name string) *gw.Gateway {
@@ -299,7 +320,7 @@ func TestTheGatewayAPIComesAndGoes(t *testing.T) {
 	silent.Store(false)
 	w.await("default:edge:tcp:80", "n1*1")
 	p.awaitReady()
-	w.resources(&metav1.APIResourceList{GroupVersion: gw.GroupVersion.String(), APIResources: []metav1.APIResource{{Name: "gateways"}}})
+	w.resources.Store(&metav1.APIResourceList{GroupVersion: gw.GroupVersion.String(), APIResources: []metav1.APIResource{{Name: "gateways"}}})
 	fleettest.Await(t, "metrics say that they are gone", func() bool {
 		_, text := p.get("/metrics")
 		return !strings.Contains(text, "ballast_kube_gateways ")

@@ -14,28 +14,19 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
-	"k8s.io/client-go/tools/leaderelection"
-	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/client-go/tools/record"
 	gw "sigs.k8s.io/gateway-api/apis/v1"
 	"sigs.k8s.io/gateway-api/pkg/client/clientset/versioned"
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
 	"github.com/ballast-lb/ballast/internal/daemon/listen"
+	"github.com/ballast-lb/ballast/internal/kube/lease"
 	mapping "github.com/ballast-lb/ballast/internal/machine/kube"
 	"github.com/ballast-lb/ballast/internal/pki"
-)
-
-// Of the lease that the replica holds which leads: one that cannot renew it stops leading before another one begins.
-const (
-	leaseDuration = 15 * time.Second
-	renewDeadline = 10 * time.Second
-	retryPeriod   = 2 * time.Second
 )
 
 // component names us in Events and in the requests of the API server's log.
@@ -74,15 +65,14 @@ func Run(ctx context.Context, o Options) error {
 		fleet:   &fleet{client: o.Fleet, owner: o.Mapping.Owner},
 		objects: &objects{client: o.Kubernetes, gateways: o.Gateways, recorder: events.NewRecorder(kinds, corev1.EventSource{Component: component})}}}
 	r.fleet.progress = r.progress
-	r.lock = &observedLock{Interface: &resourcelock.LeaseLock{LeaseMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Lease},
-		Client: o.Kubernetes.CoordinationV1(), LockConfig: resourcelock.ResourceLockConfig{Identity: o.Identity}}}
+	r.lease = lease.New(o.Kubernetes, o.Namespace, o.Lease, o.Identity, o.Log)
 	watched.factory.StartWithContext(ctx)
 	defer watched.factory.Shutdown()
 	group, ctx := errgroup.WithContext(ctx)
 	if o.Listener != nil {
 		group.Go(func() error { return listen.Serve(ctx, o.Log, o.Listener, r.routes()) })
 	}
-	group.Go(func() error { return r.lead(ctx) })
+	group.Go(func() error { return r.lease.Lead(ctx, r.work) })
 	group.Go(func() error { r.probe(ctx); return nil })
 	group.Go(func() error { watched.gateways.look(ctx, o.Resync, watched.notify); return nil })
 	return group.Wait()
@@ -92,50 +82,7 @@ func Run(ctx context.Context, o Options) error {
 type replica struct {
 	Options
 	*reconciler
-	lock *observedLock
-}
-
-// lead takes part in elections until ctx ends. A lease is released only once nothing is done under it any more.
-func (r *replica) lead(ctx context.Context) error {
-	for ctx.Err() == nil {
-		held, release := context.WithCancel(context.WithoutCancel(ctx))
-		done := make(chan struct{})
-		r.lock.acquired.Store(false)
-		elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{Lock: r.lock, LeaseDuration: leaseDuration, RenewDeadline: renewDeadline,
-			RetryPeriod: retryPeriod, ReleaseOnCancel: true, Name: r.Lease, Callbacks: leaderelection.LeaderCallbacks{
-				OnStartedLeading: func(lease context.Context) {
-					defer close(done)
-					work, stop := context.WithCancel(lease)
-					defer stop()
-					defer context.AfterFunc(ctx, stop)()
-					r.log.Info("leading", "identity", r.Identity)
-					r.work(work)
-					release()
-				},
-				OnStoppedLeading: func() {},
-				OnNewLeader: func(identity string) {
-					if identity != r.Identity {
-						r.log.Info("another replica leads", "identity", identity)
-					}
-				},
-			}})
-		if err != nil {
-			release()
-			return err
-		}
-		waiting := context.AfterFunc(ctx, func() {
-			if !r.now().leads {
-				release()
-			}
-		})
-		elector.Run(held)
-		if waiting(); r.lock.acquired.Load() {
-			<-done
-			r.log.Info("not leading any more", "identity", r.Identity)
-		}
-		release()
-	}
-	return nil
+	lease *lease.Lease
 }
 
 // probe asks controllers for the fleet from time to time while another replica leads: one that cannot reach them is not ready to lead.
@@ -155,7 +102,7 @@ func (r *replica) probe(ctx context.Context) {
 // unready are why this replica could not lead now: what it knows may be old, or nobody takes what it decides.
 func (r *replica) unready() (problems []string) {
 	problems = r.cluster.problems()
-	if why := r.lock.problem(); why != nil {
+	if why := r.lease.Problem(); why != nil {
 		problems = append(problems, fmt.Sprintf("the API server does not keep the lease %s/%s: %v", r.Namespace, r.Lease, why))
 	}
 	switch now := r.now(); {

@@ -42,6 +42,8 @@ type world struct {
 	refuse   atomic.Pointer[func(*ballastv1.ApplyServicesRequest) error]
 	down     atomic.Bool  // controllers do not answer
 	calls    atomic.Int32 // of ApplyServices
+
+	resources atomic.Pointer[metav1.APIResourceList] // that the API server has besides its own; nil: none
 }
 
 func newWorld(t *testing.T, objects ...runtime.Object) *world {
@@ -114,7 +116,7 @@ func (w *world) startOn(identity string, client *fake.Clientset, pool string) *p
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	o := Options{Mapping: mapping.Options{Class: mapping.DefaultClass, Owner: "kube", Pools: []mapping.Pool{{Name: "public", Ranges: []mapping.Range{first}}}},
-		Kubernetes: client, Gateways: w.gateways, Fleet: w.ours, Identity: identity, Namespace: "ballast", Lease: "ballast-kube", Resync: time.Second, Listener: listener, Version: "1.2.3", Log: fleettest.Log(w)}
+		Kubernetes: apiServer{client, &w.resources}, Gateways: w.gateways, Fleet: w.ours, Identity: identity, Namespace: "ballast", Lease: "ballast-kube", Resync: time.Second, Listener: listener, Version: "1.2.3", Log: fleettest.Log(w)}
 	go func() { done <- Run(ctx, o) }()
 	p := &process{w, "http://" + listener.Addr().String(), func() {}}
 	stopped := false

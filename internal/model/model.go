@@ -254,6 +254,11 @@ func freeIDs(used map[uint16]bool, most uint16) (next func() (id uint16, ok bool
 // TakesNew reports whether the server may be given new connections: active, with a weight above 0.
 func (s *Server) TakesNew() bool { return s.State == StateActive && s.Weight > 0 }
 
+// DrainEnded reports whether a drain has come to its end by now, and the server should be off.
+func (s *Server) DrainEnded(now time.Time) bool {
+	return s.State == StateDraining && !s.Deadline.IsZero() && !now.Before(s.Deadline)
+}
+
 // Service returns the service of that name for reading or changing in place, or nil.
 func (f *Fleet) Service(name string) *Service {
 	for i := range f.Services {

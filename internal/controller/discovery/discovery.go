@@ -154,14 +154,14 @@ func (m *Manager) actOn(ctx context.Context, now *documents.Snapshot, name strin
 		m.mutex.Unlock()
 		return nil
 	}
-	said := now.Node().Base.Service(name)
-	servers, due, ok := w.tracker.Wanted(said, at)
+	node := now.Node()
+	servers, due, ok := w.tracker.Wanted(node.Base.Service(name), at)
 	w.seen, w.due = is, due
 	m.mutex.Unlock()
 	if !ok {
 		return nil
 	}
-	same, unfit, err := m.carryOut(ctx, now, name, w.source, servers, is.leads)
+	same, unfit, err := m.carryOut(ctx, node, name, w.source, servers, is.leads)
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
 	if w.tracker.Observe(same, unfit, err, at); err != nil {
@@ -174,8 +174,8 @@ func (m *Manager) leads(service string) bool { return m.o.LeaderOf(service) == m
 
 var errNotLeading = errors.New("another controller leads the service by now")
 
-// carryOut gives a service its servers if this controller leads it, and reports whether it has them.
-func (m *Manager) carryOut(ctx context.Context, now *documents.Snapshot, name string, of model.ServerSource, servers []model.Server, leads bool) (
+// carryOut gives a service its servers if this controller leads it, and reports whether it has them; node is the fleet as it is known.
+func (m *Manager) carryOut(ctx context.Context, node *fleet.Desired, name string, of model.ServerSource, servers []model.Server, leads bool) (
 	same bool, unfit []string, err error,
 ) {
 	var bad []api.Unfit
@@ -193,7 +193,7 @@ func (m *Manager) carryOut(ctx context.Context, now *documents.Snapshot, name st
 		same = err == nil
 	} else {
 		var changes []string
-		changes, err = now.Node().Change(time.Now(), edit)
+		changes, err = node.Change(time.Now(), edit)
 		same = err == nil && len(changes) == 0
 	}
 	for _, server := range bad {

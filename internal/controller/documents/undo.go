@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"compress/gzip"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -55,24 +56,16 @@ func (s *Snapshot) Undoing(record *Change, step []store.Document) (documents []s
 	if len(before.Services) == 0 && before.Nodes == nil || len(record.Changes) == 0 { // which is not listed
 		return nil, nil
 	}
-	text, err := json.Marshal(before)
+	packed, err := pack(&before)
 	if err != nil {
 		return nil, err
 	}
-	var packed bytes.Buffer
-	writer := gzip.NewWriter(&packed)
-	if _, err := writer.Write(text); err != nil {
-		return nil, err
-	}
-	if err := writer.Close(); err != nil {
-		return nil, err
-	}
-	if packed.Len() > undoBytes {
+	if len(packed) > undoBytes {
 		record.Kept = false
 		return nil, nil
 	}
 	record.Undo = append(slices.Clip(record.Undo), record.Step)
-	return []store.Document{{Key: undoKey(record.ID, record.Step), Value: packed.Bytes()}}, nil
+	return []store.Document{{Key: undoKey(record.ID, record.Step), Value: packed}}, nil
 }
 
 // Outdated returns what removes documents that undo changes: one of those that the history has no change for, and, if there are more than there is room
@@ -137,12 +130,8 @@ func (s *Snapshot) FleetAt(revision uint64, now time.Time) (model.Fleet, error) 
 		return model.Fleet{}, connect.NewError(connect.CodeNotFound, fmt.Errorf(
 			"the fleet of revision %d is not kept any more: `ballast ctl history list` marks those that are", revision))
 	}
-	services, nodes := map[string]*model.Service{}, &s.Nodes
-	for name, service := range s.Services {
-		if service.Service.Owner == "" {
-			services[name] = &service.Service
-		}
-	}
+	past := Snapshot{Keys: s.Keys, Nodes: s.Nodes, Services: maps.Clone(s.Services)}
+	maps.DeleteFunc(past.Services, func(_ string, one *Service) bool { return one.Service.Owner != "" })
 	for _, c := range slices.Backward(s.History.Changes[at+1:]) {
 		for _, step := range slices.Backward(c.Undo) {
 			before, err := unpack(s.Undos[undoKey(c.ID, step)])
@@ -150,26 +139,37 @@ func (s *Snapshot) FleetAt(revision uint64, now time.Time) (model.Fleet, error) 
 				return model.Fleet{}, fmt.Errorf("document %s of the store: %w", undoKey(c.ID, step), err)
 			}
 			for name, service := range before.Services {
-				if services[name] = service; service == nil {
-					delete(services, name)
+				if delete(past.Services, name); service != nil {
+					past.Services[name] = &Service{Service: *service}
 				}
 			}
-			nodes = cmp.Or(before.Nodes, nodes)
+			if before.Nodes != nil {
+				past.Nodes = *before.Nodes
+			}
 		}
 	}
-	fleet := model.Fleet{Keys: s.Keys, Nodes: nodes.Nodes, NodeHealth: nodes.Health, Replicas: nodes.Replicas, Unserved: nodes.Unserved}
-	for _, name := range slices.Sorted(maps.Keys(services)) {
-		fleet.Services = append(fleet.Services, *services[name])
-	}
-	fleet = fleet.Clone()
+	shared := past.Fleet()
+	fleet := shared.Clone()
 	for i := range fleet.Services {
 		for j := range fleet.Services[i].Servers {
-			if server := &fleet.Services[i].Servers[j]; server.State == model.StateDraining && !server.Deadline.IsZero() && !now.Before(server.Deadline) {
+			if server := &fleet.Services[i].Servers[j]; server.DrainEnded(now) {
 				server.State = model.StateOff
 			}
 		}
 	}
 	return fleet, nil
+}
+
+func pack(before *undo) ([]byte, error) {
+	text, err := json.Marshal(before)
+	if err != nil {
+		return nil, err
+	}
+	var packed bytes.Buffer
+	writer := gzip.NewWriter(&packed)
+	_, err = writer.Write(text)
+	err = errors.Join(err, writer.Close())
+	return packed.Bytes(), err
 }
 
 func unpack(packed []byte) (before undo, err error) {

@@ -22,8 +22,9 @@ func (r *Reporter) FleetProblems() (problems []string) {
 	if err != nil || len(fleet.Services) == 0 {
 		return nil
 	}
+	nodes := r.o.Hub.Nodes.List()
 	connected, seen := 0, map[string]bool{}
-	for _, n := range slices.Concat(r.o.Hub.Nodes.List(), r.o.Hub.Nodes.Lost()) {
+	for _, n := range slices.Concat(nodes, r.o.Hub.Nodes.Lost()) {
 		if n.Role == string(pki.LB) {
 			seen[n.Name] = true
 			if n.Ready != hub.ReadyLost {
@@ -42,7 +43,7 @@ func (r *Reporter) FleetProblems() (problems []string) {
 		}
 	}
 	problems = append(problems, unhealthy(r.o.Engine.Servers(""), explained)...)
-	problems = append(problems, notReady(r.o.Hub.Nodes.List())...)
+	problems = append(problems, notReady(nodes)...)
 	problems = append(problems, r.mtuProblems(&fleet)...)
 	var speakers []string
 	for i := range fleet.Nodes {

@@ -31,12 +31,12 @@ func (f fleetAPI) Fleet(context.Context) (running model.Fleet, revision uint64, 
 	return now.Running, now.Generation, nil
 }
 
-// Newest is the generation that runs here; controllers may have a newer state.
 // FleetAt is in no log.
 func (f fleetAPI) FleetAt(context.Context, uint64) (model.Fleet, error) {
 	return model.Fleet{}, noHistory
 }
 
+// Newest is the generation that runs here; controllers may have a newer state.
 func (f fleetAPI) Newest(ctx context.Context) (uint64, error) {
 	_, revision, err := f.Fleet(ctx)
 	if f.controllers != nil && len(f.controllers.Connected()) == 0 {

@@ -21,24 +21,16 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/leaderelection"
-	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
+	"github.com/ballast-lb/ballast/internal/kube/lease"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
 type secretInterface = typedcorev1.SecretInterface
-
-// Of the lease of the replica that invites.
-const (
-	leaseDuration = 15 * time.Second
-	renewDeadline = 10 * time.Second
-	retryPeriod   = 2 * time.Second
-)
 
 // Implementation constants.
 const (
@@ -73,21 +65,7 @@ func (e *Enrol) Run(ctx context.Context) error {
 	if err := e.watch(ctx); err != nil {
 		return err
 	}
-	lock := &resourcelock.LeaseLock{LeaseMeta: metav1.ObjectMeta{Namespace: e.Namespace, Name: e.Release + "-enrol"},
-		Client: e.Kubernetes.CoordinationV1(), LockConfig: resourcelock.ResourceLockConfig{Identity: e.Name}}
-	for ctx.Err() == nil {
-		elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{Lock: lock, Name: e.Release + "-enrol",
-			LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod, ReleaseOnCancel: true,
-			Callbacks: leaderelection.LeaderCallbacks{
-				OnStartedLeading: func(lease context.Context) { e.repeat(lease, e.pass, pause, e.changed) },
-				OnStoppedLeading: func() {},
-			}})
-		if err != nil {
-			return err
-		}
-		elector.Run(ctx)
-	}
-	return nil
+	return lease.New(e.Kubernetes, e.Namespace, e.Release+"-enrol", e.Name, e.Log).Lead(ctx, func(ctx context.Context) { e.repeat(ctx, e.pass, pause, e.changed) })
 }
 
 // watch knows nodes and pods from then on.
@@ -201,10 +179,15 @@ func (e *Enrol) source(ctx context.Context, authority *corev1.Secret) error {
 	if err != nil {
 		return err
 	}
+	return e.put(ctx, secret, missing)
+}
+
+// put writes a Secret that is missing, or has changed.
+func (c *Controller) put(ctx context.Context, secret *corev1.Secret, missing bool) (err error) {
 	if missing {
-		_, err = e.secrets().Create(ctx, secret, metav1.CreateOptions{})
+		_, err = c.secrets().Create(ctx, secret, metav1.CreateOptions{})
 	} else {
-		_, err = e.secrets().Update(ctx, secret, metav1.UpdateOptions{})
+		_, err = c.secrets().Update(ctx, secret, metav1.UpdateOptions{})
 	}
 	return err
 }

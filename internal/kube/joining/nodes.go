@@ -1,6 +1,7 @@
 package joining
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -81,14 +82,10 @@ func (e *Enrol) write(ctx context.Context, r *roster, before map[string][]byte) 
 	if r.secret.Data[membersKey], err = json.Marshal(r.members); err != nil {
 		return err
 	}
-	same := maps.EqualFunc(before, r.secret.Data, func(a, b []byte) bool { return string(a) == string(b) })
-	switch {
-	case r.missing:
-		_, err = e.secrets().Create(ctx, r.secret, metav1.CreateOptions{})
-	case !same:
-		_, err = e.secrets().Update(ctx, r.secret, metav1.UpdateOptions{})
+	if !r.missing && maps.EqualFunc(before, r.secret.Data, bytes.Equal) {
+		return nil
 	}
-	return err
+	return e.put(ctx, r.secret, r.missing)
 }
 
 // drop takes the tokens of a node away.

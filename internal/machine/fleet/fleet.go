@@ -139,7 +139,7 @@ func EndDrain(service string, id uint16, now time.Time) Edit {
 	return func(next *Desired) error {
 		if s := next.Running.Service(service); s != nil {
 			server := byID(s, id)
-			if server != nil && server.State == model.StateDraining && !server.Deadline.IsZero() && !now.Before(server.Deadline) {
+			if server != nil && server.DrainEnded(now) {
 				server.State = model.StateOff
 			}
 		}

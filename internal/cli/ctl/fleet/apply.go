@@ -40,15 +40,15 @@ func Apply(c *ask.Control) *cobra.Command {
 		RunE:        func(cmd *cobra.Command, _ []string) error { return a.run(cmd) },
 	}
 	cmd.Flags().StringVarP(&a.file, "file", "f", "", "configuration file; - is the standard input")
-	a.fleetFlags(cmd)
+	a.dryRunFlag(cmd)
 	cmd.Flags().BoolVar(&a.yes, "yes", false, "do not ask, and let a file without any service remove them all")
 	cmd.Flags().BoolVar(&a.forceKeys, "force-keys", false, "let cookie keys come, go or be turned back even if connections break; `placement` and the key of an epoch stay")
 	command.Require(cmd, "file")
 	return cmd
 }
 
-// fleetFlags are those of commands that change the whole fleet at once.
-func (a *application) fleetFlags(cmd *cobra.Command) {
+// dryRunFlag is of commands that change the whole fleet at once.
+func (a *application) dryRunFlag(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&a.dryRun, "dry-run", false, "show what would change, and change nothing")
 }
 

@@ -3,6 +3,7 @@ package fleet
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -37,13 +38,7 @@ func fleetAt(c *ask.Control, cmd *cobra.Command, revision uint64) (model.Fleet, 
 
 // ofPeople leaves out the services that programs keep: no revision has them.
 func ofPeople(f model.Fleet) model.Fleet {
-	var services []model.Service
-	for _, s := range f.Services {
-		if s.Owner == "" {
-			services = append(services, s)
-		}
-	}
-	f.Services = services
+	f.Services = slices.DeleteFunc(f.Services, func(s model.Service) bool { return s.Owner != "" })
 	return f
 }
 
@@ -111,7 +106,7 @@ func rollBack(c *ask.Control) *cobra.Command {
 			return a.apply(cmd, request, func(err error) error { return err })
 		},
 	}
-	a.fleetFlags(cmd)
+	a.dryRunFlag(cmd)
 	cmd.Flags().BoolVar(&a.yes, "yes", false, "do not ask")
 	return cmd
 }

@@ -1,4 +1,4 @@
-package kube
+package lease
 
 import (
 	"context"
@@ -59,7 +59,7 @@ func (l *observedLock) observe(err error) error {
 func (l *observedLock) problem() error {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
-	if time.Since(l.reached) < leaseDuration {
+	if time.Since(l.reached) < Duration {
 		return nil
 	}
 	if l.failed == nil {

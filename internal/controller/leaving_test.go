@@ -12,6 +12,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/enrol"
 	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/hub"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -130,6 +131,41 @@ func TestALoadBalancerDrainsItselfAlone(t *testing.T) {
 	}
 	if answer := of("lb2", &ballastv1.LeavingDrainRequest{Look: true}); answer.Node.GetState() != "active" {
 		t.Errorf("the other: %v", answer)
+	}
+}
+
+// Promise: A node that has left and joins again hears what of it is still drained, and the command that ends this.
+func TestWhoJoinsHearsWhatOfItIsDrained(t *testing.T) {
+	ca := fleettest.NewAuthority(t)
+	c, client := inviting(t, ca, storetest.Open(t), io.Discard)
+	operator := c.client(ca.Issue(pki.Ctl, "me"))
+	web := fleettest.Service("web", 1, 2)
+	own := web.Service.Servers[0].Name
+	fleet := model.Fleet{Services: []model.Service{web.Service}, Nodes: []model.Node{{Name: "lb1", L2: model.L2{Interface: "eth0"}}, {Name: "lb2", L2: model.L2{Interface: "eth0"}}}}
+	fleet.ApplyDefaults()
+	_, err := operator.Apply(t.Context(), &ballastv1.ApplyRequest{Force: true, Services: []*ballastv1.Service{api.ServiceToProto(&fleet.Services[0])}, Nodes: api.NodesToProto(&fleet).Nodes})
+	fleettest.Require(t, err)
+	hears := func(role, name string) []string {
+		t.Helper()
+		key, err := pki.NextKey(t.TempDir(), name)
+		fleettest.Require(t, err)
+		joined, err := enrol.Join(t.Context(), c.address, invite(t, client, &ballastv1.InviteRequest{Role: role, Name: name}), name, key, "1.2.3")
+		fleettest.Require(t, err)
+		return joined.Drained
+	}
+	if lines := hears("lb", "lb2"); len(lines) > 0 {
+		t.Errorf("a node that is active hears %q", lines)
+	}
+	_, err = operator.DrainNode(t.Context(), &ballastv1.NodeRequest{Node: "lb1"})
+	fleettest.Require(t, err)
+	if lines := hears("lb", "lb1"); !slices.Equal(lines, []string{"node lb1 is draining: `ballast ctl node undrain lb1`"}) {
+		t.Errorf("a node that is drained hears %q", lines)
+	}
+	_, err = operator.DrainServer(t.Context(), &ballastv1.DrainServerRequest{Service: "web", Server: own})
+	fleettest.Require(t, err)
+	fleettest.Await(t, "the engine knows it", func() bool { return states(t, c, ca.Issue(pki.Ctl, "me"))["web/"+own] == "draining" })
+	if lines := hears("agent", own); !slices.Equal(lines, []string{"server " + own + " of web is draining: `ballast ctl server undrain web " + own + "`"}) {
+		t.Errorf("the agent of a server that is drained hears %q", lines)
 	}
 }
 

@@ -3,6 +3,7 @@ package controller
 
 import (
 	"cmp"
+	"context"
 	"log/slog"
 	"net/netip"
 	"time"
@@ -138,7 +139,8 @@ func newController(
 	)
 	directory := c.newFleet(o, writer, address)
 	c.enrolment = enrolment.New(enrolment.Options{Name: name, Version: o.Version, Address: address, Mirror: mirror, Writer: writer, Credentials: credentials, Live: c.live,
-		Nodes: directory.List, Refused: func(from string, why error) { ports.Refusals().Refused(pki.NotJoined, from, why) }, Log: o.Log})
+		Nodes: directory.List, Drained: func(ctx context.Context, who *pki.Identity) []string { return c.leaving.Drained(ctx, who) },
+		Refused: func(from string, why error) { ports.Refusals().Refused(pki.NotJoined, from, why) }, Log: o.Log})
 	c.leaving = leaving.New(leaving.Options{Fleet: api.Fleet(c.fleet), Engine: c.engine, Mirror: mirror, Revoke: c.fleet.RevokeCertificate, Forget: c.fleet.ForgetNode})
 	return c
 }

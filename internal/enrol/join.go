@@ -36,6 +36,7 @@ type Joined struct {
 	Root        *x509.Certificate
 	Controller  string        // who signed
 	Controllers []string      // host:port of all
+	Drained     []string      // what of the node is given no connections, and the command that ends this
 	Local       net.Addr      // that this machine reaches the controller from
 	Ahead       time.Duration // of this machine's clock, where that is worth a word
 }
@@ -98,7 +99,7 @@ func Join(ctx context.Context, address string, token *Token, name string, key *e
 	if err := checkControllers(answer.Controllers); err != nil {
 		return nil, err
 	}
-	joined.Chain, joined.Controllers = answer.Chain, answer.Controllers
+	joined.Chain, joined.Controllers, joined.Drained = answer.Chain, answer.Controllers, answer.Drained
 	return joined, pki.Issued(answer.Chain, joined.Root, &pki.Wanted{Role: token.Role, Name: name, Key: &key.PublicKey}, time.Now())
 }
 

@@ -115,7 +115,13 @@ func (j *Join) run(ctx context.Context) error {
 	if err := j.Systemd(ctx, unit); err != nil {
 		return err
 	}
-	return j.ready(ctx, token.Role, unit)
+	if err := j.ready(ctx, token.Role, unit); err != nil {
+		return err
+	}
+	for _, line := range joined.Drained {
+		j.say("as before it joined, %s takes it back into service", line)
+	}
+	return nil
 }
 
 // writeOptions writes those of the unit. A node that joins again has them already.

@@ -25,10 +25,11 @@ type Options struct {
 	Mirror        *desired.Mirror
 	Writer        *desired.Writer
 	Credentials   *pki.Credentials
-	Live          func() []store.Member                   // controllers
-	Nodes         func() ([]*ballastv1.NodeStatus, error) // controllers and nodes that this one knows
-	Refused       func(address string, why error)         // counts and logs who was refused
-	Now           func() time.Time                        // nil: time.Now
+	Live          func() []store.Member                         // controllers
+	Nodes         func() ([]*ballastv1.NodeStatus, error)       // controllers and nodes that this one knows
+	Drained       func(context.Context, *pki.Identity) []string // what of a node is given no connections, and the command that ends this
+	Refused       func(address string, why error)               // counts and logs who was refused
+	Now           func() time.Time                              // nil: time.Now
 	Log           *slog.Logger
 }
 

@@ -60,7 +60,15 @@ func (e *Enrolment) converse(c *tls.Conn) (*ballastv1.JoinAnswer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &ballastv1.JoinAnswer{Chain: chain, Controllers: e.addresses()}, nil
+	leaf, err := x509.ParseCertificate(chain[0])
+	if err != nil {
+		return nil, err
+	}
+	joined, err := pki.IdentityOf(leaf)
+	if err != nil {
+		return nil, err
+	}
+	return &ballastv1.JoinAnswer{Chain: chain, Controllers: e.addresses(), Drained: e.o.Drained(ctx, &joined)}, nil
 }
 
 // deadline is by the clock that connections go by, whatever Options.Now says.

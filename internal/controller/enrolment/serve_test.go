@@ -2,6 +2,7 @@ package enrolment
 
 import (
 	"bufio"
+	"context"
 	"crypto/tls"
 	"io"
 	"net"
@@ -60,6 +61,7 @@ func TestWhoJoinsTakesNoCommandsForControllers(t *testing.T) {
 	c := delegated(t)
 	e := c.all[0]
 	e.o.Refused = func(_ string, why error) { t.Errorf("it is refused: %v", why) }
+	e.o.Drained = func(context.Context, *pki.Identity) []string { return nil }
 	listener, err := tls.Listen("tcp", "127.0.0.1:0", e.o.Credentials.Joining(enrol.Protocol))
 	fleettest.Require(t, err)
 	var running sync.WaitGroup

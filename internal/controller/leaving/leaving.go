@@ -136,6 +136,33 @@ func (l *Leaving) drainNode(ctx context.Context, name string, r *ballastv1.Leavi
 	return answer, nil
 }
 
+// Drained is what of a node is given no connections: a node that has left and joins again stays drained, as operators also drain those that are to
+// join later. Each line names the command that ends this.
+func (l *Leaving) Drained(ctx context.Context, who *pki.Identity) (lines []string) {
+	if who.Role == pki.Agent {
+		for _, s := range l.o.Engine.ServersOf(*who) {
+			if s.Server.Name != "" && s.Server.State != model.StateActive {
+				lines = append(lines, fmt.Sprintf("server %s of %s is %s: `ballast ctl server undrain %s %s`", s.Server.Name, s.Service, s.Server.State, s.Service, s.Server.Name))
+			}
+		}
+		return lines
+	}
+	if now := l.o.Mirror.Now(); now != nil {
+		i := slices.IndexFunc(now.Nodes.Nodes, func(n model.Node) bool { return n.Name == who.Name })
+		if i >= 0 && now.Nodes.Nodes[i].State != model.StateActive {
+			lines = append(lines, fmt.Sprintf("node %s is %s: `ballast ctl node undrain %s`", who.Name, now.Nodes.Nodes[i].State, who.Name))
+		}
+	}
+	ring, err := l.o.Fleet.ListReplicas(ctx, &ballastv1.ListReplicasRequest{})
+	if err != nil {
+		return lines
+	}
+	if i := slices.IndexFunc(ring.Nodes, func(n *ballastv1.ReplicaStatus) bool { return n.Name == who.Name }); i >= 0 && ring.Needed && slices.Contains([]string{"draining", "drained"}, ring.Nodes[i].State) {
+		lines = append(lines, fmt.Sprintf("%s keeps no connections of others on the ring: `ballast ctl replica undrain %s`", who.Name, who.Name))
+	}
+	return lines
+}
+
 // Leave implements ballastv1connect.LeavingHandler. It forgets first: who is revoked hears no answer but that for long. Who shows the newest
 // certificate of a name is forgotten, and where the name has not joined by a token in that role, who shows any. It revokes the certificate that is
 // shown, and no other: nobody ends another's by a copy of an older one, and the entry is listed until that certificate has ended, not as long as one

@@ -13,8 +13,10 @@ import (
 
 	"connectrpc.com/connect"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
@@ -289,4 +291,31 @@ func TestAServiceIsNotInTheFleetBeforeItsDeletionWouldBeSeen(t *testing.T) {
 	}
 	let.Store(true)
 	w.await("default:web:tcp", "n1*1")
+}
+
+// Promise: An object that the API server takes no change of holds up no other: changes are followed at once, as ever.
+func TestAnObjectThatCannotBeChangedHoldsUpNoOther(t *testing.T) {
+	w := newWorld(t, node(1), service("stuck"), slice("stuck", 1))
+	w.client.PrependReactor("patch", "services", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		if patch := action.(clienttesting.PatchAction); patch.GetName() == "stuck" && patch.GetSubresource() == "status" {
+			return true, nil, apierrors.NewInvalid(schema.GroupKind{Kind: "Service"}, "stuck", nil)
+		}
+		return false, nil, nil
+	})
+	w.start("a")
+	made := 0
+	fleettest.Await(t, "eight Services are served, one after the other", func() bool {
+		if made > 0 && w.servers(fmt.Sprintf("default:web%d:tcp", made)) != "n1*1" {
+			return false
+		}
+		if made++; made > 8 {
+			return true
+		}
+		name := fmt.Sprint("web", made)
+		_, err := w.client.DiscoveryV1().EndpointSlices("default").Create(w.Context(), slice(name, 1), metav1.CreateOptions{})
+		fleettest.Require(t, err)
+		_, err = w.client.CoreV1().Services("default").Create(w.Context(), service(name), metav1.CreateOptions{})
+		fleettest.Require(t, err)
+		return false
+	})
 }

@@ -72,7 +72,7 @@ func (r *reconciler) work(ctx context.Context) {
 			return
 		}
 	}
-	next, retry := time.NewTimer(0), firstRetry
+	next, retry, waits := time.NewTimer(0), firstRetry, false
 	defer next.Stop()
 	for {
 		select {
@@ -80,7 +80,7 @@ func (r *reconciler) work(ctx context.Context) {
 			return
 		case <-next.C:
 		case <-r.cluster.changed:
-			if retry > firstRetry {
+			if waits {
 				continue // the timer is set
 			}
 			if !pause(ctx, settle) {
@@ -88,7 +88,8 @@ func (r *reconciler) work(ctx context.Context) {
 			}
 		}
 		wait := r.resync
-		if err := r.pass(ctx); err != nil && ctx.Err() == nil {
+		err := r.pass(ctx)
+		if waits = holdsUp(err); err != nil && ctx.Err() == nil {
 			wait = retry/2 + rand.N(retry)
 			retry = min(2*retry, lastRetry)
 			r.log.Warn("the fleet and the cluster are not in step: trying again", "error", err, "in", wait.Round(time.Millisecond))
@@ -97,6 +98,15 @@ func (r *reconciler) work(ctx context.Context) {
 		}
 		next.Reset(wait)
 	}
+}
+
+// objectsError is why some objects of the cluster are not as they should be, where all others are.
+type objectsError struct{ error }
+
+// holdsUp reports whether changes wait for the repetition of a pass that ended so: who writes an object that cannot be changed holds up nobody else.
+func holdsUp(err error) bool {
+	_, some := err.(objectsError)
+	return err != nil && !some
 }
 
 // pause reports false when ctx ends before the time has passed.
@@ -169,7 +179,10 @@ func (r *reconciler) pass(ctx context.Context) (err error) {
 		r.log.Warn("the cluster has no Service or no Gateway of ours any more, and none was deleted: the fleet keeps their services; remove them with `ballast ctl service remove` if that is meant",
 			"services", model.Some(out.Vanished))
 	}
-	return errors.Join(failed...)
+	if len(failed) > 0 {
+		return objectsError{errors.Join(failed...)}
+	}
+	return nil
 }
 
 // secure puts finalizers on Services and Gateways before the fleet has services of them. What could not be secured is not added to the fleet yet;

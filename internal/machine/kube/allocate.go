@@ -154,37 +154,55 @@ func (m *mapping) take(s *ours, a netip.Addr) {
 	m.taken[a] = append(m.taken[a], holder{of: s, owner: s.kind() + " " + s.key.String()})
 }
 
-// whyNot says why a Service cannot have an address; empty: it can.
+// has reports whether a Service has an address in the fleet.
+func (s *ours) has(a netip.Addr) bool { return s.inFleet && slices.Contains(s.held, a) }
+
+// whyNot says why a Service cannot have an address; empty: it can. Services of one namespace share addresses: a port at an address is a name's, too, for
+// who issues certificates by HTTP. Those of several that share one already go on.
 func (m *mapping) whyNot(s *ours, a netip.Addr) string {
 	for _, h := range m.taken[a] {
 		switch {
 		case h.of == s:
 		case h.of == nil:
 			return fmt.Sprintf("%s is an address of %s", a, h.owner)
+		case s.Namespace != h.of.Namespace && !(s.has(a) && h.of.has(a)):
+			return fmt.Sprintf("%s is the address of %s, and none of another namespace shares it", a, h.owner)
 		case s.settings.sharing == "" || h.of.settings.sharing != s.settings.sharing:
 			return fmt.Sprintf("%s is the address of %s, and the two have no %s in common", a, h.owner, AnnotationPrefix+sharingKey)
 		default:
-			if port := collision(s.Service, h.of.Service); port != "" {
-				return fmt.Sprintf("%s is the address of %s, which has port %s, too", a, h.owner, port)
+			if port, found := s.collision(h.of); found {
+				return fmt.Sprintf("%s is the address of %s, which has port %d/%s, too", a, h.owner, port.number, port.protocol)
 			}
 		}
 	}
-	if host := m.hosts[a]; host != "" && !(s.inFleet && slices.Contains(s.held, a)) { // what a Service has, no node takes from it
+	if host := m.hosts[a]; host != "" && !s.has(a) { // what a Service has, no node takes from it
 		return fmt.Sprintf("%s is the address of %s", a, host)
 	}
 	return ""
 }
 
-// collision is a port that two Services have; empty: none.
-func collision(a, b *corev1.Service) string {
-	for _, p := range a.Spec.Ports {
-		for _, o := range b.Spec.Ports {
-			if p.Port == o.Port && protocolOf(&p) == protocolOf(&o) {
-				return fmt.Sprintf("%d/%s", p.Port, protocolOf(&p))
+// portKey is one that a Service has.
+type portKey struct {
+	number   int32
+	protocol model.Protocol
+}
+
+// collision is a port that two Services have. It takes as long as one of them has ports: there may be thousands, and many that share an address.
+func (s *ours) collision(other *ours) (common portKey, found bool) {
+	for _, one := range []*ours{s, other} {
+		if one.ports == nil {
+			one.ports = make(map[portKey]bool, len(one.Spec.Ports))
+			for i := range one.Spec.Ports {
+				one.ports[portKey{one.Spec.Ports[i].Port, protocolOf(&one.Spec.Ports[i])}] = true
 			}
 		}
 	}
-	return ""
+	for i := range s.Spec.Ports {
+		if common = (portKey{s.Spec.Ports[i].Port, protocolOf(&s.Spec.Ports[i])}); other.ports[common] {
+			return common, true
+		}
+	}
+	return portKey{}, false
 }
 
 // give gives a Service what it lacks: the addresses that it requests, or some of its pools.

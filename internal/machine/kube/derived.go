@@ -64,7 +64,8 @@ func (m *mapping) findDerived() {
 		if m.isDerived(s) {
 			m.derived[s.Name] = append(m.derived[s.Name], s)
 			if parts := strings.Split(s.Annotations[derivedAnnotation], "/"); len(parts) > 1 {
-				m.derivedOfGateway[types.NamespacedName{Namespace: parts[0], Name: parts[1]}] = true
+				key := types.NamespacedName{Namespace: parts[0], Name: parts[1]}
+				m.derivedOfGateway[key] = append(m.derivedOfGateway[key], s)
 			}
 		}
 	}
@@ -96,7 +97,7 @@ func (m *mapping) derive(l *listener) *corev1.Service {
 		return nil
 	}
 	for _, other := range m.derived[want.Name] { // kube-proxy wants an address and port once: that of another namespace goes first
-		if other.Namespace != want.Namespace || other.DeletionTimestamp != nil {
+		if other.Namespace != want.Namespace && holdsOne(other, vips) || other.Namespace == want.Namespace && other.DeletionTimestamp != nil {
 			l.pending = fmt.Sprintf("Service %s/%s goes first", other.Namespace, other.Name)
 			return nil
 		}
@@ -108,6 +109,12 @@ func (m *mapping) derive(l *listener) *corev1.Service {
 		}
 	}
 	return have
+}
+
+// holdsOne reports whether a Service has one of these addresses. Everybody can make one that looks like a listener's, in a namespace of theirs; none but
+// this program writes addresses into its status.
+func holdsOne(s *corev1.Service, vips []netip.Addr) bool {
+	return slices.ContainsFunc(Ingress(s), func(a netip.Addr) bool { return slices.Contains(vips, a) })
 }
 
 // hinders notes what keeps nodes from passing connections on.

@@ -81,11 +81,17 @@ type listener struct {
 
 func (l *listener) valid() bool { return l.accepted.Status == metav1.ConditionTrue }
 
+// maxMessage is how long a condition's message is, in bytes, before it is cut: API servers take 32,768 and refuse the whole status else.
+const maxMessage = 8192
+
 // condition is one without a time and a generation.
 func condition[T, R ~string](kind T, holds bool, reason R, message string) metav1.Condition {
 	status := metav1.ConditionFalse
 	if holds {
 		status = metav1.ConditionTrue
+	}
+	if len(message) > maxMessage {
+		message = strings.ToValidUTF8(message[:maxMessage], "") + " ..."
 	}
 	return metav1.Condition{Type: string(kind), Status: status, Reason: string(reason), Message: message}
 }
@@ -128,7 +134,13 @@ func (m *mapping) findGateways() {
 // release is what should be of a Gateway that is ours no more: its finalizer goes once nothing of it is left.
 func (m *mapping) release(g *gw.Gateway) GatewayObject {
 	key := types.NamespacedName{Namespace: g.Namespace, Name: g.Name}
-	o := GatewayObject{Gateway: g, Services: map[string]int{}, Finalized: m.derivedOfGateway[key]}
+	var vips []netip.Addr
+	for _, address := range g.Status.Addresses {
+		if a, err := netip.ParseAddr(address.Value); err == nil {
+			vips = append(vips, a)
+		}
+	}
+	o := GatewayObject{Gateway: g, Services: map[string]int{}, Finalized: slices.ContainsFunc(m.derivedOfGateway[key], func(s *corev1.Service) bool { return holdsOne(s, vips) })}
 	for port := uint16(1); ; port *= 10 { // the end of a name that is too long for a fleet depends on the length of the port
 		for _, protocol := range protocols {
 			head, _, _ := cutLast(m.listenerName(key, protocol, port))
@@ -334,7 +346,7 @@ func (m *mapping) wantedOf(s *ours, l *listener) (w wanted, ok bool) {
 	w = wanted{name: m.listenerName(s.key, l.protocol, uint16(l.Port)), protocol: l.protocol, ports: []uint16{uint16(l.Port)}}
 	inFleet := m.byName[w.name] != nil
 	if l.bound == nil {
-		last := m.derived[m.derivedName(l)]
+		last := slices.DeleteFunc(slices.Clone(m.derived[m.derivedName(l)]), func(d *corev1.Service) bool { return !holdsOne(d, s.vips) })
 		if !inFleet || len(last) != 1 || !slices.ContainsFunc(l.attachments, func(a *attachment) bool { return a.refused != "" }) {
 			return w, false
 		}

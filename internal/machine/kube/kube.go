@@ -118,8 +118,9 @@ type ours struct {
 	vips     []netip.Addr
 	fallback bool // what is wanted is refused: it goes on with the settings that the fleet has
 	refused  bool
-	lacking  bool     // an address that it wants
-	why      []string // it is refused
+	lacking  bool             // an address that it wants
+	why      []string         // it is refused
+	ports    map[portKey]bool // once somebody has asked
 }
 
 // object is what people see Events at.
@@ -152,7 +153,7 @@ func (o *Options) HasFinalizer(object metav1.Object) bool {
 // Map decides what should be.
 func Map(o Options, in Input) Output {
 	m := &mapping{Options: o, in: in, byName: map[string]*model.Service{}, wantedDerived: map[types.NamespacedName]bool{}, derived: map[string][]*corev1.Service{},
-		derivedOfGateway: map[types.NamespacedName]bool{}, listenerServices: map[string][]string{}, gateways: map[types.NamespacedName]*gateway{}}
+		derivedOfGateway: map[types.NamespacedName][]*corev1.Service{}, listenerServices: map[string][]string{}, gateways: map[types.NamespacedName]*gateway{}}
 	for i := range in.Fleet {
 		m.byName[in.Fleet[i].Name] = &in.Fleet[i]
 	}
@@ -204,11 +205,11 @@ type mapping struct {
 
 	gateways         map[types.NamespacedName]*gateway
 	ordered          []*gateway
-	releasedGateway  bool                          // as released
-	routes           []*route                      // the oldest first
-	derived          map[string][]*corev1.Service  // of listeners, as the cluster has them, by name
-	derivedOfGateway map[types.NamespacedName]bool // there are some
-	listenerServices map[string][]string           // in the fleet, ours, by their names without the port
+	releasedGateway  bool                                       // as released
+	routes           []*route                                   // the oldest first
+	derived          map[string][]*corev1.Service               // of listeners, as the cluster has them, by name
+	derivedOfGateway map[types.NamespacedName][]*corev1.Service // the same by their Gateway
+	listenerServices map[string][]string                        // in the fleet, ours, by their names without the port
 	wantedDerived    map[types.NamespacedName]bool
 	keepsDerived     bool // all: Gateways are gone, and none was deleted
 

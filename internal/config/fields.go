@@ -2,6 +2,7 @@ package config
 
 import (
 	"encoding/hex"
+	"fmt"
 	"math"
 	"strconv"
 	"strings"
@@ -58,6 +59,25 @@ func (r *reader) servers(s *model.Service) yamltree.Value {
 			r.Fail(node.Line, path+".from", "say who names them, like dns, or write a list", "missing")
 		}
 	}
+}
+
+// ParseServers reads a list of servers as it is in a configuration, without giving it defaults; name is used in errors only. Ids, deadlines and state off are
+// refused: controllers and operators give these. wrong are errors as of Parse, in the order of lines.
+func ParseServers(name string, text []byte) (servers []model.Server, wrong []error) {
+	r := &reader{file: name, Reader: yamltree.New(yamltree.Rules{Bytes: MaxBytes, TooLarge: "name fewer servers", Empty: "write a list of servers"})}
+	r.Read(text, func(root *yaml.Node) {
+		servers = nil
+		list(r, &servers, model.NewServer, func(s *model.Server) map[string]yamltree.Value { return values(r, schema.Server, s) })(root, "")
+	})
+	for i := range servers {
+		switch s, path := &servers[i], fmt.Sprintf("[%d]", i); {
+		case s.ID != 0:
+			r.FailAt(path+".id", "remove it: controllers give ids", "%d is given", s.ID)
+		case !s.Deadline.IsZero() || s.State == model.StateOff:
+			r.FailAt(path, "use state: draining, or remove the server", "a source switches no server off")
+		}
+	}
+	return servers, r.errors()
 }
 
 // list reads a list of mappings. keys returns the fields of an element; it is called once, and every element is read into the same variable.

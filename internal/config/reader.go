@@ -33,10 +33,11 @@ func (r *reader) addInvalid(err error) {
 	}
 }
 
-func (r *reader) joined() error {
-	var list []error
+func (r *reader) joined() error { return errors.Join(r.errors()...) }
+
+func (r *reader) errors() (list []error) {
 	for _, o := range r.Objections() {
 		list = append(list, &Error{File: r.file, Line: o.Line, Reason: &model.Invalid{Path: o.Path, Problem: o.Problem, Remedy: o.Remedy}})
 	}
-	return errors.Join(list...)
+	return list
 }

@@ -170,3 +170,69 @@ func TestABadSourceIsShown(t *testing.T) {
 	fleettest.Require(t, err)
 	fleettest.Await(t, "nobody asks any more", func() bool { return !strings.Contains(metrics(), "controller_source") })
 }
+
+// Promise: Servers of Consul and of files are kept as those of a name, by what the controller's host allows; a fleet gives neither URLs nor files of others.
+func TestControllersAskConsulAndFiles(t *testing.T) {
+	catalogue, dir := discoverytest.NewConsul(t, "127.0.0.1:0"), t.TempDir()
+	catalogue.Set(discoverytest.Instance("10.0.0.1", 80, "passing"), discoverytest.Instance("10.0.0.2", 80, "critical"))
+	s, ca := storetest.Open(t), fleettest.NewAuthority(t)
+	c := startController(t, ca, "c1", "127.0.0.1:0", s, func(o *Options) { o.Asking.Dir = dir; askOften(o) })
+	client := c.client(ca.Issue(pki.Ctl, "me"))
+	service := func(name, vip string, source *ballastv1.ServerSource) *ballastv1.Service {
+		return &ballastv1.Service{Name: name, Vip: vip, Ports: []uint32{80}, Source: source}
+	}
+	apply := func(services ...*ballastv1.Service) error {
+		_, err := client.Apply(t.Context(), &ballastv1.ApplyRequest{Services: services, Force: true})
+		return err
+	}
+	text := func(s string) *string { return &s }
+	fleettest.Await(t, "the controller takes the file", func() bool {
+		return apply(service("web", "198.51.100.10", &ballastv1.ServerSource{From: "consul", Service: text("web")}),
+			service("shop", "198.51.100.11", &ballastv1.ServerSource{From: "file", Path: text("shop.yaml")})) == nil
+	})
+	for _, wrong := range []*ballastv1.ServerSource{
+		{From: "file", Path: text("/etc/shadow")}, {From: "file", Path: text("../consul/default.yaml")}, {From: "consul", Service: text("web"), Agent: text("../x")},
+		{From: "consul", Service: text("web?token=x")}, {From: "consul", Service: text("web"), Datacenter: text("a&token=x")},
+	} {
+		if apply(service("web", "198.51.100.10", wrong)) == nil {
+			t.Errorf("takes %v", wrong)
+		}
+	}
+	says := func(name, want string) {
+		t.Helper()
+		fleettest.Await(t, name+" says "+want, func() bool {
+			problem := problemOf(t, client, name)
+			return problem == want || want != "" && strings.Contains(problem, want)
+		})
+	}
+	has := func(name, want string) {
+		t.Helper()
+		fleettest.Await(t, name+" has "+want, func() bool { return serversOf(t, client, name) == want })
+	}
+	says("web", "the controller's host must allow the agent of Consul default: read "+dir+"/consul/default.yaml: no such file or directory; it has never answered")
+	says("shop", dir+"/files/shop.yaml: no such file or directory; it has never answered")
+	if q := catalogue.Queries(); len(q) != 0 {
+		t.Errorf("asked without leave: %v", q[0].URL)
+	}
+	catalogue.Allow(t, dir, "default", "")
+	file := dir + "/files/shop.yaml"
+	discoverytest.Write(t, file, "- {name: a, address: 10.0.1.1, weight: 5}\n- {address: 10.0.1.2}\n")
+	has("web", "1=10.0.0.1 active, 2=10.0.0.2 draining")
+	has("shop", "1=10.0.1.1 active, 2=10.0.1.2 active")
+	says("web", "")
+	says("shop", "")
+	catalogue.Set(discoverytest.Instance("10.0.0.2", 80, "passing"))
+	discoverytest.Write(t, file, "- {address: 10.0.1.2}\n- {name: c, address: 10.0.1.3}\n")
+	has("web", "1=10.0.0.1 draining, 2=10.0.0.2 active")
+	has("shop", "1=10.0.1.1 draining, 2=10.0.1.2 active, 3=10.0.1.3 active")
+	catalogue.Set()
+	discoverytest.Write(t, file, "[]")
+	says("web", "it names no server that takes new connections")
+	says("shop", "it names no server that takes new connections")
+	catalogue.SetToken("x")
+	discoverytest.Write(t, file, "- {")
+	says("web", "status 403")
+	says("shop", "shop.yaml:1: ")
+	has("web", "1=10.0.0.1 draining, 2=10.0.0.2 active")
+	has("shop", "1=10.0.1.1 draining, 2=10.0.1.2 active, 3=10.0.1.3 active")
+}

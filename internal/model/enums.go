@@ -176,8 +176,10 @@ const (
 	SYNProxyAuto   SYNProxy = 1 // while there are more than Service.SYNLimit
 	SYNProxyAlways SYNProxy = 2
 
-	SourceList SourceKind = 0 // they are listed
-	SourceDNS  SourceKind = 1
+	SourceList   SourceKind = 0 // they are listed
+	SourceDNS    SourceKind = 1
+	SourceConsul SourceKind = 2
+	SourceFile   SourceKind = 3
 
 	RecordAddress SourceRecord = 0 // A and AAAA
 	RecordSRV     SourceRecord = 1 // and the addresses of their targets
@@ -218,7 +220,7 @@ var (
 	sessionNames      = map[Session]string{SessionNone: "none", SessionTLS: "tls"}
 	unservedNames     = map[Unserved]string{UnservedPass: "pass", UnservedReject: "reject"}
 	synProxyNames     = map[SYNProxy]string{SYNProxyOff: "off", SYNProxyAuto: "auto", SYNProxyAlways: "always"}
-	sourceNames       = map[SourceKind]string{SourceList: "list", SourceDNS: "dns"}
+	sourceNames       = map[SourceKind]string{SourceList: "list", SourceDNS: "dns", SourceConsul: "consul", SourceFile: "file"}
 	recordNames       = map[SourceRecord]string{RecordAddress: "address", RecordSRV: "srv"}
 	transportNames    = map[SourceTransport]string{TransportUDP: "udp", TransportTCP: "tcp"}
 	acceptNames       = map[AcceptPolicy]string{AcceptDynamic: "dynamic", AcceptStatic: "static"}

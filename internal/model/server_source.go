@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"unicode"
 )
 
 // ServerSource is where controllers learn the servers of a service. The zero value: they are listed.
@@ -15,7 +16,17 @@ type ServerSource struct {
 	Family    SourceFamily    `json:"family,omitempty"`    // of addresses that are asked for
 	Resolver  string          `json:"resolver,omitempty"`  // address, or address:port; empty: those of the controller's host
 	Transport SourceTransport `json:"transport,omitempty"` // that queries go by
+	// Of Consul. The agent is a name: its URL and secrets are on the controllers' hosts.
+	Service    string `json:"service,omitempty"`
+	Agent      string `json:"agent,omitempty"`      // empty: DefaultAgent
+	Datacenter string `json:"datacenter,omitempty"` // empty: the agent's
+	Tag        string `json:"tag,omitempty"`        // that instances have; empty: all
+	// Of a file, below the controllers' --sources-dir.
+	Path string `json:"path,omitempty"`
 }
+
+// DefaultAgent is the agent of Consul that is asked where none is named.
+const DefaultAgent = "default"
 
 // IsZero reports whether servers are listed.
 func (o ServerSource) IsZero() bool { return o == ServerSource{} }
@@ -25,6 +36,10 @@ func (o ServerSource) String() string {
 	switch o.From {
 	case SourceDNS:
 		return "dns " + o.Name
+	case SourceConsul:
+		return "consul " + o.Service
+	case SourceFile:
+		return "file " + o.Path
 	default:
 		return o.From.String()
 	}
@@ -45,6 +60,17 @@ func (o *ServerSource) validate(path string, found *findings) {
 	only("family", o.Family != 0, SourceDNS)
 	only("resolver", o.Resolver != "", SourceDNS)
 	only("transport", o.Transport != 0, SourceDNS)
+	only("service", o.Service != "", SourceConsul)
+	only("agent", o.Agent != "", SourceConsul)
+	only("datacenter", o.Datacenter != "", SourceConsul)
+	only("tag", o.Tag != "", SourceConsul)
+	only("path", o.Path != "", SourceFile)
+	switch o.From {
+	case SourceFile:
+		checkBelow(path+".path", o.Path, found)
+	case SourceConsul:
+		o.validateConsul(path, found)
+	}
 	if o.From == SourceDNS {
 		checkDomain(path+".name", o.Name, found)
 		if o.Resolver != "" {
@@ -52,6 +78,39 @@ func (o *ServerSource) validate(path string, found *findings) {
 		}
 	}
 }
+
+func (o *ServerSource) validateConsul(path string, found *findings) {
+	if o.Service == "" {
+		found.add(path+".service", "name the service in Consul, like web", "missing")
+	}
+	for _, field := range [...]struct{ key, value string }{{"service", o.Service}, {"agent", o.Agent}, {"datacenter", o.Datacenter}} { // parts of URLs and names of files
+		if strings.Trim(field.value, nameLetters+".") != "" || strings.HasPrefix(field.value, ".") || len(field.value) > maxSourceName {
+			found.add(path+"."+field.key, "use letters, digits and . _ -", "%.80q is not a name", field.value)
+		}
+	}
+	if len(o.Tag) > maxSourceName {
+		found.add(path+".tag", fmt.Sprintf("use at most %d bytes", maxSourceName), "%d bytes", len(o.Tag))
+	}
+}
+
+// checkBelow refuses files outside the folder that the controllers' hosts allow: whoever may change the fleet may not read their keys.
+func checkBelow(path, file string, found *findings) {
+	const remedy = "name a file below files/ of the controllers' --sources-dir, like web.yaml"
+	if file == "" {
+		found.add(path, remedy, "missing")
+		return
+	}
+	for part := range strings.SplitSeq(file, "/") {
+		if part == "" || part == "." || part == ".." || len(file) > maxSourceName || strings.ContainsFunc(part, unicode.IsControl) {
+			found.add(path, remedy, "%.80q is not below it", file)
+			return
+		}
+	}
+}
+
+const maxSourceName = 253 // bytes
+
+const nameLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
 
 // checkDomain refuses what is no name of the DNS, or an address in place of one. Names of SRV records begin with underscores.
 func checkDomain(path, name string, found *findings) {
@@ -70,7 +129,7 @@ func checkDomain(path, name string, found *findings) {
 		return
 	}
 	for label := range strings.SplitSeq(absolute, ".") {
-		if label == "" || len(label) > 63 || strings.Trim(label, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") != "" {
+		if label == "" || len(label) > 63 || strings.Trim(label, nameLetters) != "" {
 			found.add(path, remedy, "%q is not a name of the DNS", name)
 			return
 		}

@@ -100,7 +100,7 @@ const SourceSection = "source"
 // Source are the fields of who names the servers of a service.
 var Source = []Field[origin]{
 	{Key: "from", Value: choice(func(o *origin) *model.SourceKind { return &o.From }), Default: "list",
-		Doc: "who names the servers; needs controllers", More: "See \"Servers by name\""},
+		Doc: "who names the servers; needs controllers"},
 	{Key: "name", Value: text(func(o *origin) *string { return &o.Name }), Values: "domain name", Clear: true,
 		Doc: "`dns`: the name to resolve", More: "Absolute: no search list"},
 	{Key: "record", Value: choice(func(o *origin) *model.SourceRecord { return &o.Record }), Default: "address",
@@ -111,6 +111,16 @@ var Source = []Field[origin]{
 		Doc: "`dns`: where to ask", More: "Default: the controller's `/etc/resolv.conf`"},
 	{Key: "transport", Value: choice(func(o *origin) *model.SourceTransport { return &o.Transport }), Default: "udp",
 		Doc: "`dns`: `tcp` is harder to forge"},
+	{Key: "service", Value: text(func(o *origin) *string { return &o.Service }), Values: "name", Clear: true,
+		Doc: "`consul`: the service"},
+	{Key: "agent", Value: text(func(o *origin) *string { return &o.Agent }), Values: "name", Clear: true,
+		Doc: "`consul`: `consul/NAME.yaml` of the controllers' `--sources-dir`", More: "Default: `" + model.DefaultAgent + "`"},
+	{Key: "datacenter", Value: text(func(o *origin) *string { return &o.Datacenter }), Values: "name", Clear: true,
+		Doc: "`consul`: default: the agent's"},
+	{Key: "tag", Value: text(func(o *origin) *string { return &o.Tag }), Clear: true,
+		Doc: "`consul`: instances with this tag alone"},
+	{Key: "path", Value: text(func(o *origin) *string { return &o.Path }), Values: "path", Clear: true,
+		Doc: "`file`: a list of servers below `files/` of `--sources-dir`"},
 }
 
 // Placement are the fields of what places a connection.

@@ -47,6 +47,7 @@ func Controller(version string) *cobra.Command {
 	flags.StringVar(&o.Listen, "listen", ":6443", "address:port for load balancers, agents and ctl")
 	flags.StringVar(&o.Public, "public", "", "host:port that nodes and other controllers reach this one at (default: that of --listen, or the first address of the certificate)")
 	flags.StringVar(&o.TLSDir, "tls-dir", "/etc/ballast/tls", "directory of ca.crt, NAME.crt and NAME.key")
+	flags.StringVar(&o.Asking.Dir, "sources-dir", "/etc/ballast/sources", "directory of sources of servers that fleets may name: consul/NAME.yaml (agents of Consul), files/ (lists of servers)")
 	flags.StringVar(&o.DataDir, "data-dir", "", "directory of this controller's copy of the state")
 	flags.StringSliceVar(&o.Join, "join", nil, "HOST[:PORT] of controllers that this one joins if its --data-dir is empty; one that has data goes on with that. Itself, by --public, does not count")
 	flags.StringSliceVar(&o.Etcd, "etcd", nil, "endpoints of the etcd that has the state of several controllers")

@@ -31,9 +31,10 @@ const (
 
 // Found is a server that a source names.
 type Found struct {
+	Name     string // empty: its address
 	Address  netip.Addr
 	Port     uint16 // 0: that of the service
-	Weight   uint16 // 1 to model.MaxWeight
+	Weight   uint16 // 0: no new connections; at most model.MaxWeight
 	Draining bool   // the source wants no new connections there
 }
 
@@ -68,7 +69,7 @@ func (t *Tracker) Take(a Answer, now time.Time) error {
 	case failed != nil:
 	case len(a.Servers) > MaxServers:
 		failed = fmt.Errorf("it names %d servers, at most %d are taken", len(a.Servers), MaxServers)
-	case !slices.ContainsFunc(a.Servers, func(f Found) bool { return !f.Draining }):
+	case !slices.ContainsFunc(a.Servers, func(f Found) bool { return !f.Draining && f.Weight > 0 }):
 		failed = errNobody
 	}
 	if (failed == nil) != (t.failed == nil) || t.good.IsZero() {
@@ -153,6 +154,9 @@ func (t *Tracker) Wanted(s *model.Service, now time.Time) (servers []model.Serve
 
 // name is the same as long as the server is.
 func name(f Found) string {
+	if f.Name != "" {
+		return f.Name
+	}
 	if f.Port == 0 {
 		return f.Address.String()
 	}

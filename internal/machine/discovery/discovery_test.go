@@ -74,8 +74,10 @@ func TestABadAnswerTakesNoServerAway(t *testing.T) {
 	}
 	draining := at(1)
 	draining.Servers[0].Draining = true
+	weightless := at(1)
+	weightless.Servers[0].Weight = 0
 	for what, bad := range map[string]Answer{
-		"does not answer": {Err: errors.New("the resolver failed")}, "knows nobody": {}, "names 10000": at(many...), "drains all": draining,
+		"does not answer": {Err: errors.New("the resolver failed")}, "knows nobody": {}, "names 10000": at(many...), "drains all": draining, "weighs nobody": weightless,
 	} {
 		w := newWorld(t)
 		w.step(0, &bad, "")
@@ -113,6 +115,10 @@ func TestServersAreEachOnce(t *testing.T) {
 	w := newWorld(t)
 	twice := at(2, 1, 2)
 	twice.Servers[0].Port, twice.Servers[2].Port, twice.Servers[2].Weight = 80, 81, model.MaxWeight
+	w.step(0, &twice, fmt.Sprintf("1 2*%d", model.MaxWeight))
+	named := twice.Servers[1]
+	named.Name = "b"
+	w.step(0, &Answer{Servers: append([]Found{named}, twice.Servers...)}, fmt.Sprintf("b*2 2*%d", model.MaxWeight))
 	w.step(0, &twice, fmt.Sprintf("1 2*%d", model.MaxWeight))
 	w.service.Forward = model.ForwardNAT
 	w.step(0, nil, fmt.Sprintf("1 2-80 2-81*%[1]d 2*%[1]dd", model.MaxWeight))

@@ -34,7 +34,7 @@ func sourceOf(s *ballastv1.SourceStatus) sourceRow {
 
 // Source makes `ballast ctl source`.
 func Source(c *ask.Control) *cobra.Command {
-	cmd := &cobra.Command{Use: "source", Short: "Show who names the servers of services: DNS"}
+	cmd := &cobra.Command{Use: "source", Short: "Show who names the servers of services: DNS, Consul, files"}
 	cmd.AddCommand(listSources(c))
 	return cmd
 }

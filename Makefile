@@ -37,7 +37,7 @@ ifneq ($(words $(wildcard $(addsuffix /*_bpfel.o,$(PROGRAMS)) $(API)/*.pb.go $(A
 .PHONY: $(STAMP)
 endif
 
-.PHONY: help deps generate build packages results evidence demo lint test test-long test-mutants test-kernels test-kernels-long test-packages test-kubernetes bench sim clean need-root
+.PHONY: help deps generate build packages results evidence compare demo lint test test-long test-mutants test-kernels test-kernels-long test-packages test-kubernetes bench sim clean need-root
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -114,6 +114,10 @@ packages: deps build ## .deb, .rpm and an OCI image for amd64 and arm64, in bin/
 
 demo: deps build need-root ## servers and load balancers come and go under load; watch which connections break
 	bin/ballast-lab run churn --live
+
+compare: TOOLS += haproxy:haproxy /usr/lib/nginx/modules/ngx_stream_module.so:libnginx-mod-stream
+compare: deps build need-root ## Ballast, HAProxy, nginx and nftables through the same events, in bin/compare; COMPARE=--short: 8 minutes instead of 40
+	bin/ballast-lab compare --directory bin/compare $(COMPARE)
 
 test: TOOLS += $(KERNEL_TOOLS)
 test: deps build need-root ## everything: lint, unit tests, races, BPF programs, short fuzzing, end to end

@@ -74,6 +74,9 @@ func TestALabThatCannotRunHasBrokenNoPromise(t *testing.T) {
 		{"run churn --rate 2", "use 0.01 to 1", false},
 		{"run churn --seed x", "give a number", false},
 		{"run churn --dispatch nosuch", "there is no such policy", true},
+		{"compare --only f5", "use some of direct,haproxy", false},
+		{"compare --events nosuch", "use some of server-added", false},
+		{"compare --seed x", "give a number", false},
 	} {
 		command, stdout, stderr := lab(one.line + " --json")
 		command.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
@@ -93,6 +96,25 @@ func TestALabThatCannotRunHasBrokenNoPromise(t *testing.T) {
 		if output := stderr.String(); !strings.Contains(output, one.says) || strings.Contains(output, "broken") {
 			t.Errorf("%s said %q", one.line, output)
 		}
+	}
+}
+
+func TestAComparisonSaysWhatItCompares(t *testing.T) {
+	command, stdout, stderr := lab("compare --list -o json")
+	err := command.Run()
+	var all []struct{ Kind, Name, About string }
+	if err := errors.Join(err, json.Unmarshal(stdout.Bytes(), &all)); err != nil {
+		t.Fatalf("%v: %s", err, stderr)
+	}
+	kinds := map[string]int{}
+	for _, one := range all {
+		kinds[one.Kind]++
+		if one.Name == "" || one.About == "" {
+			t.Errorf("%+v", one)
+		}
+	}
+	if kinds["contender"] < 10 || kinds["event"] < 10 || len(kinds) != 2 {
+		t.Errorf("%v", kinds)
 	}
 }
 

@@ -55,13 +55,14 @@ type Lab struct {
 	closers   []func()
 }
 
-var errNotRoot = errors.New(
+// ErrNotRoot is why a lab cannot be started or removed.
+var ErrNotRoot = errors.New(
 	"start or remove a lab: not root: namespaces and BPF programs need root: run it with sudo")
 
 // New makes an empty lab after removing what dead ones left behind.
 func New(ctx context.Context, options Options) (*Lab, error) {
 	if os.Geteuid() != 0 {
-		return nil, errNotRoot
+		return nil, ErrNotRoot
 	}
 	if err := unix.Access(options.Binary, unix.X_OK); err != nil {
 		return nil, fmt.Errorf("find ballast: %s: %w: `make build` makes it, beside ballast-lab; --binary names another",

@@ -48,7 +48,7 @@ type Cleaned struct {
 // Clean removes the labs whose owner has died; with kept also those that were left on purpose.
 func Clean(kept bool) (Cleaned, error) {
 	if os.Geteuid() != 0 {
-		return Cleaned{}, errNotRoot
+		return Cleaned{}, ErrNotRoot
 	}
 	alone, err := lockAll()
 	if err != nil {

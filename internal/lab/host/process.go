@@ -117,6 +117,12 @@ func (p *Process) Kill() {
 	<-p.Exited
 }
 
+// KillAll is Kill for a process and all that it has started.
+func (p *Process) KillAll() {
+	_ = unix.Kill(-p.Command.Process.Pid, unix.SIGKILL)
+	p.Kill()
+}
+
 // Signal sends a signal to the process, which may end of it.
 func (p *Process) Signal(signal syscall.Signal) {
 	p.Wanted.Store(true)

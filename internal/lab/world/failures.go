@@ -68,6 +68,42 @@ func (f *Failures) ReturnSecond(i int) {
 	f.rollout.Apply()
 }
 
+// CutLB takes the links of a load balancer down that is not ours; RejoinLB brings them up.
+func (f *Failures) CutLB(i int) { f.setLinks(LBName(i), false, "eth0", "eth1") }
+
+// RejoinLB brings the links of a load balancer up, with their routes.
+func (f *Failures) RejoinLB(i int) {
+	f.setLinks(LBName(i), true, "eth1", "eth0")
+	f.network.routes.routeToFarServers(LBName(i))
+	f.network.routes.routeUp(i)
+}
+
+// CutServer ends server i as a power cut would, its agent too if it has one.
+func (f *Failures) CutServer(i int) {
+	f.setLinks(ServerName(i), false, "eth0")
+	f.servers.Kill(i)
+	if agent := f.rollout.Agents[ServerName(i)]; agent != nil {
+		f.Crash(agent)
+	}
+}
+
+// RebootServer boots server i.
+func (f *Failures) RebootServer(i int) {
+	f.setLinks(ServerName(i), true, "eth0")
+	f.network.routes.answerBy(i, fabricGateway)
+	f.servers.Restart(i)
+	if f.rollout.Agents[ServerName(i)] != nil {
+		f.rollout.Agents[ServerName(i)] = nil
+		f.rollout.Apply()
+	}
+}
+
+func (f *Failures) setLinks(node string, up bool, links ...string) {
+	for _, link := range links {
+		script.Check(f.network.lab.Space(node).SetLink(link, up))
+	}
+}
+
 // Die is what a load balancer does whose machine has gone. What it had in memory is gone.
 func (f *Failures) Die(i int) {
 	node := f.rollout.LBs[LBName(i)]

@@ -3,6 +3,7 @@ package world
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -89,3 +90,39 @@ func (c *Command) Wait(ctx context.Context, within time.Duration, ok bool) error
 
 // Line is what was typed, but for the name of the program.
 func (c *Command) Line() string { return strings.Join(c.Command.Args[1:], " ") }
+
+// AwaitRing waits until these load balancers, and no others, are on the ring of replicas, and their entries are where they should be.
+func (o *Operator) AwaitRing(within time.Duration, numbers ...int) {
+	var want []string
+	for _, i := range numbers {
+		want = append(want, LBName(i))
+	}
+	await.Promised(o.lab.Context, within, fmt.Sprintf("%s are on the ring", strings.Join(want, ", ")), func() error {
+		var ring struct {
+			Phase string
+			Nodes []struct {
+				Name, State string
+				Share       float64 // of the ring; 0: off it
+			} `json:"load_balancers"`
+			Problems []string
+		}
+		output, err := o.Ctl("replicas", "--json")
+		if err == nil {
+			err = json.Unmarshal([]byte(output), &ring)
+		}
+		if err != nil {
+			return err
+		}
+		var have []string
+		for _, n := range ring.Nodes {
+			if n.Share > 0 {
+				have = append(have, n.Name)
+			}
+		}
+		slices.Sort(have)
+		if ring.Phase != "synced" || !slices.Equal(have, want) {
+			return fmt.Errorf("%s: %v: %v", ring.Phase, have, ring.Problems)
+		}
+		return nil
+	})
+}

@@ -158,6 +158,15 @@ func uplinkAddresses(i int, v6 bool) (balancer, router netip.Prefix) {
 	return prefix("10.20.%d.2/24", i), prefix("10.20.%d.1/24", i)
 }
 
+// UplinkAddress is the IPv4 address of load balancer i on its link to the router, and the router's.
+func UplinkAddress(i int) (balancer, router netip.Addr) {
+	near, far := uplinkAddresses(i, false)
+	return near.Addr(), far.Addr()
+}
+
+// UplinkName is the router's interface towards load balancer i.
+func UplinkName(i int) string { return uplink(LBName(i)) }
+
 // uplink is the router's interface towards a load balancer.
 func uplink(lb string) string { return lb + "-up" }
 

@@ -42,8 +42,16 @@ func (t *Traffic) Generate(flows ...traffic.Flow) *Load { return t.GeneratePatie
 
 // GeneratePatiently starts traffic whose connections may go without progress for the given time.
 func (t *Traffic) GeneratePatiently(stall time.Duration, flows ...traffic.Flow) *Load {
-	v6 := len(t.network.VIPs) > 0 && t.network.VIPs[0].Is6()
-	return t.start(traffic.Plan{Seed: t.random.Uint64(), Sources: t.network.SourceAddresses(v6), Stall: stall, Flows: flows})
+	return t.start(traffic.Plan{Seed: t.random.Uint64(), Sources: t.sources(), Stall: stall, Flows: flows})
+}
+
+// GenerateTimed is GeneratePatiently with a seed of its caller's, and notes when each request was answered.
+func (t *Traffic) GenerateTimed(seed uint64, stall time.Duration, flows ...traffic.Flow) *Load {
+	return t.start(traffic.Plan{Seed: seed, Sources: t.sources(), Stall: stall, Timed: true, Flows: flows})
+}
+
+func (t *Traffic) sources() []string {
+	return t.network.SourceAddresses(len(t.network.VIPs) > 0 && t.network.VIPs[0].Is6())
 }
 
 // Until waits until the progress of a load satisfies the condition.
@@ -97,6 +105,7 @@ type Load struct {
 	mutex       sync.Mutex
 	progress    traffic.Progress
 	Connections []traffic.Connection
+	Answers     []traffic.Answer // of timed traffic
 }
 
 // start starts a client process that carries out a plan.
@@ -134,6 +143,7 @@ func (l *Load) follow(events io.Reader) {
 		if event.Connection != nil {
 			l.Connections = append(l.Connections, *event.Connection)
 		}
+		l.Answers = append(l.Answers, event.Answers...)
 		l.mutex.Unlock()
 	}
 }

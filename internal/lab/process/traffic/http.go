@@ -53,9 +53,14 @@ func (r *runner) requests(ctx context.Context, flow *Flow, result *Connection, d
 	for {
 		for _, request := range flow.Requests {
 			r.pause(ctx, request.Pause)
+			began := time.Now()
+			if result.Requests == 0 && request.Pause == 0 {
+				began = result.Started
+			}
 			if err := do(request); err != nil {
 				return err
 			}
+			r.answered(began)
 			result.Requests++
 		}
 		if !flow.Repeat || r.stopped() {
@@ -66,7 +71,7 @@ func (r *runner) requests(ctx context.Context, flow *Flow, result *Connection, d
 
 func (r *runner) dialHTTP(ctx context.Context, flow *Flow, source netip.Addr) (*httpConn, error) {
 	dialer := net.Dialer{
-		Timeout: connectTimeout, LocalAddr: &net.TCPAddr{IP: source.AsSlice()}, KeepAlive: -1,
+		Timeout: min(connectTimeout, r.plan.Stall), LocalAddr: &net.TCPAddr{IP: source.AsSlice()}, KeepAlive: -1,
 	}
 	dialer.SetMultipathTCP(flow.MPTCP)
 	plain, err := dialer.DialContext(ctx, "tcp", flow.Target)

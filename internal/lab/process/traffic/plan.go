@@ -4,6 +4,7 @@
 package traffic
 
 import (
+	"encoding/json"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/lab/data"
@@ -17,6 +18,7 @@ type Plan struct {
 	Seed    uint64        `json:"seed"`
 	Sources []string      `json:"sources"` // addresses to connect from, in turn
 	Stall   time.Duration `json:"stall"`   // a connection without progress this long counts as broken
+	Timed   bool          `json:"timed"`   // report when each request was answered over TCP, and how long that took
 	Flows   []Flow        `json:"flows"`
 }
 
@@ -76,7 +78,29 @@ const (
 type Event struct {
 	Connection *Connection `json:"connection,omitempty"`
 	Progress   *Progress   `json:"progress,omitempty"`
+	Answers    []Answer    `json:"answers,omitempty"` // of a timed plan, since the last event that had some
 	Done       bool        `json:"done,omitempty"`
+}
+
+// An Answer is a request that was answered to the last byte. It is written as two numbers: there are many.
+type Answer struct {
+	At   time.Time     // of the last byte
+	Took time.Duration // since the request was sent; of the first on a connection since the SYN
+}
+
+// MarshalJSON writes nanoseconds since 1970, and of the time that it took.
+func (a Answer) MarshalJSON() ([]byte, error) {
+	return json.Marshal([2]int64{a.At.UnixNano(), int64(a.Took)})
+}
+
+// UnmarshalJSON reads what MarshalJSON writes.
+func (a *Answer) UnmarshalJSON(text []byte) error {
+	var numbers [2]int64
+	if err := json.Unmarshal(text, &numbers); err != nil {
+		return err
+	}
+	a.At, a.Took = time.Unix(0, numbers[0]), time.Duration(numbers[1])
+	return nil
 }
 
 // A Connection is the fate of one connection.

@@ -32,6 +32,7 @@ type runner struct {
 	random   *rand.Rand
 	next     int // index of the next source address
 	progress Progress
+	answers  []Answer // that are not reported yet
 }
 
 // Run reads a plan from in, carries it out and writes events to out. It returns when every connection
@@ -182,6 +183,26 @@ func (r *runner) begin(flow *Flow) netip.Addr {
 	return netip.MustParseAddr(source)
 }
 
+// answered notes that a request was answered which began at a time.
+func (r *runner) answered(began time.Time) {
+	if !r.plan.Timed {
+		return
+	}
+	now := time.Now()
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	r.answers = append(r.answers, Answer{now, now.Sub(began)})
+}
+
+// takeAnswers returns what is not reported yet.
+func (r *runner) takeAnswers() []Answer {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	answers := r.answers
+	r.answers = nil
+	return answers
+}
+
 // answeredBy notes which server an open connection belongs to, once it is known.
 func (r *runner) answeredBy(server string) {
 	r.mutex.Lock()
@@ -221,6 +242,9 @@ func (r *runner) report(out io.Writer) error {
 		select {
 		case event, more := <-r.events:
 			if !more {
+				if err := r.reportAnswers(encoder); err != nil {
+					return err
+				}
 				return encoder.Encode(Event{Done: true})
 			}
 			if err := encoder.Encode(event); err != nil {
@@ -233,6 +257,18 @@ func (r *runner) report(out io.Writer) error {
 			if err != nil {
 				return fmt.Errorf("write progress: %w", err)
 			}
+			if err := r.reportAnswers(encoder); err != nil {
+				return err
+			}
 		}
 	}
+}
+
+func (r *runner) reportAnswers(encoder *json.Encoder) error {
+	if answers := r.takeAnswers(); len(answers) > 0 {
+		if err := encoder.Encode(Event{Answers: answers}); err != nil {
+			return fmt.Errorf("write answers: %w", err)
+		}
+	}
+	return nil
 }

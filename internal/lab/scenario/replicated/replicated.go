@@ -2,10 +2,8 @@
 package replicated
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/api"
@@ -144,40 +142,7 @@ func lose(t *world.Trial, permille uint32) {
 }
 
 // awaitRing waits until these are on the ring, and their entries are where they should be.
-func awaitRing(t *world.Trial, numbers ...int) {
-	var want []string
-	for _, i := range numbers {
-		want = append(want, world.LBName(i))
-	}
-	await.Promised(t.Context, ringWithin, fmt.Sprintf("%s are on the ring", strings.Join(want, ", ")), func() error {
-		var ring struct {
-			Phase string
-			Nodes []struct {
-				Name, State string
-				Share       float64 // of the ring; 0: off it
-			} `json:"load_balancers"`
-			Problems []string
-		}
-		output, err := t.Operator.Ctl("replicas", "--json")
-		if err == nil {
-			err = json.Unmarshal([]byte(output), &ring)
-		}
-		if err != nil {
-			return err
-		}
-		var have []string
-		for _, n := range ring.Nodes {
-			if n.Share > 0 {
-				have = append(have, n.Name)
-			}
-		}
-		slices.Sort(have)
-		if ring.Phase != "synced" || !slices.Equal(have, want) {
-			return fmt.Errorf("%s: %v: %v", ring.Phase, have, ring.Problems)
-		}
-		return nil
-	})
-}
+func awaitRing(t *world.Trial, numbers ...int) { t.Operator.AwaitRing(ringWithin, numbers...) }
 
 // watchRing returns what waits until these load balancers forward by another ring, without one, and returns when that was seen.
 func watchRing(t *world.Trial, without int, others ...int) (changed func() time.Time) {

@@ -12,6 +12,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/engine"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/pki"
 )
 
 // manyChanges are not searched for each node to find its priority.
@@ -39,6 +40,7 @@ type stateSubscription struct {
 	complete bool // it has to be sent everything
 	keys     bool
 	tickets  bool            // agents
+	draining bool            // agents
 	nodes    bool            // load balancers
 	services map[string]bool // that it has to be sent
 }
@@ -138,6 +140,7 @@ func (d *desiredState) publish(s *subscriber, waiting *stateSubscription, change
 	for name, change := range changes {
 		before, after := change.before, change.after
 		waiting.tickets = waiting.tickets || before.grants(&s.identity) != after.grants(&s.identity) || change.skipped && after.grants(&s.identity)
+		waiting.draining = waiting.draining || s.isAgent() && (change.skipped || !slices.Equal(before.drains(&s.identity), after.drains(&s.identity)))
 		same := before != nil && after != nil && bytes.Equal(before.agents, after.agents)
 		if !change.skipped && (!before.concerns(&s.identity) && !after.concerns(&s.identity) || s.isAgent() && same) {
 			continue
@@ -172,6 +175,9 @@ func (d *desiredState) next(s *subscriber) *frame {
 	if s.isAgent() && (waiting.complete || waiting.tickets) {
 		rest.Tickets = d.tickets.of(&s.identity, d.services)
 	}
+	if s.isAgent() && (waiting.complete || waiting.draining || len(waiting.services) > 0) { // a service that is sent says nothing of it
+		rest.Draining = drainingOf(&s.identity, d.services)
+	}
 	names := maps.Keys(waiting.services)
 	if waiting.complete {
 		names = maps.Keys(d.services)
@@ -189,14 +195,25 @@ func (d *desiredState) next(s *subscriber) *frame {
 	return stateFrame(rest, services)
 }
 
+// drainingOf are the servers of an agent's host that are given no new connections.
+func drainingOf(who *pki.Identity, services map[string]*service) *ballastv1.Draining {
+	list := &ballastv1.Draining{}
+	for _, name := range slices.Sorted(maps.Keys(services)) {
+		for _, id := range services[name].drains(who) {
+			list.Servers = append(list.Servers, &ballastv1.ServerKey{Service: name, Id: uint32(id)})
+		}
+	}
+	return list
+}
+
 // any reports whether something waits.
 func (w *stateSubscription) any() bool {
-	return w.complete || w.keys || w.tickets || w.nodes || len(w.services) > 0
+	return w.complete || w.keys || w.tickets || w.draining || w.nodes || len(w.services) > 0
 }
 
 // sent notes that nothing waits any more.
 func (w *stateSubscription) sent() {
-	w.complete, w.keys, w.tickets, w.nodes = false, false, false, false
+	w.complete, w.keys, w.tickets, w.draining, w.nodes = false, false, false, false, false
 	clear(w.services)
 }
 

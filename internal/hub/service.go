@@ -19,6 +19,7 @@ type service struct {
 	agents   []byte // the same for agents
 	hosts    hosts  // of its servers, and of those that have left
 	tickets  hosts  // whose agents get keys of its session tickets
+	draining []model.Server
 }
 
 // hosts are known by the names and addresses of servers.
@@ -45,6 +46,11 @@ func encodeService(v *engine.ServiceView) *service {
 	s := &service{revision: v.Revision, lbs: serviceField(forLBs(v)), agents: serviceField(forAgents(v))}
 	s.hosts.add(v.Service.Servers)
 	s.hosts.add(v.Removed)
+	for i := range v.Service.Servers {
+		if server := &v.Service.Servers[i]; server.State != model.StateActive {
+			s.draining = append(s.draining, *server)
+		}
+	}
 	if v.Service.Session == model.SessionTLS {
 		s.tickets.add(v.Service.Servers)
 	}
@@ -62,6 +68,19 @@ func (s *service) concerns(who *pki.Identity) bool {
 // grants reports whether a node gets the keys of the service's session tickets: an agent of a server that has not left. Load balancers never do.
 func (s *service) grants(who *pki.Identity) bool {
 	return s != nil && who.Role == pki.Agent && s.tickets.have(who)
+}
+
+// drains are the servers of an agent's host that are given no new connections.
+func (s *service) drains(who *pki.Identity) (ids []uint16) {
+	if s == nil || who.Role != pki.Agent {
+		return nil
+	}
+	for i := range s.draining {
+		if server := &s.draining[i]; server.Name == who.Name || slices.Contains(who.Addresses, server.Address) {
+			ids = append(ids, server.ID)
+		}
+	}
+	return ids
 }
 
 // encoded returns the field of State for nodes of a role.

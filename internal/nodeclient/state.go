@@ -44,8 +44,31 @@ func (s State) After(message *ballastv1.State) (next State, err error) {
 	if err := errors.Join(errs...); err != nil {
 		return next, err
 	}
+	next.takeDraining(message)
 	slices.SortFunc(next.Running.Services, func(a, b model.Service) int { return cmp.Compare(a.Name, b.Name) })
 	return next, next.Running.Validate()
+}
+
+// takeDraining has an agent know which of its own servers drain. Services that it is sent do not say so of any server.
+func (s *State) takeDraining(message *ballastv1.State) {
+	if message.Draining == nil {
+		return
+	}
+	for i := range s.Running.Services {
+		service := &s.Running.Services[i]
+		state := func(server model.Server) model.ServerState {
+			if slices.ContainsFunc(message.Draining.Servers, func(k *ballastv1.ServerKey) bool { return k.Service == service.Name && k.Id == uint32(server.ID) }) {
+				return model.StateDraining
+			}
+			return model.StateActive
+		}
+		if slices.ContainsFunc(service.Servers, func(server model.Server) bool { return server.State != state(server) }) {
+			service.Servers = slices.Clone(service.Servers) // which the state before shares
+			for j := range service.Servers {
+				service.Servers[j].State = state(service.Servers[j])
+			}
+		}
+	}
 }
 
 // mergePartial carries over the services that a message does not name.

@@ -69,6 +69,11 @@ func TestChangesLeadToTheStateThatACompleteMessageTells(t *testing.T) {
 				everything.Services = append(everything.Services, services[i])
 			}
 		}
+		draining := &ballastv1.Draining{} // of servers that there are, and of others
+		for range random.IntN(4) {
+			draining.Servers = append(draining.Servers, &ballastv1.ServerKey{Service: fmt.Sprintf("service-%d", random.IntN(6)), Id: uint32(random.IntN(5))})
+		}
+		message.Draining, everything.Draining = draining, draining
 		next, err := changed.After(message)
 		changed = next
 		complete, other := State{}.After(everything)
@@ -76,6 +81,14 @@ func TestChangesLeadToTheStateThatACompleteMessageTells(t *testing.T) {
 			t.Fatal(err, other)
 		}
 		slices.SortFunc(changed.Removed, func(a, b fleet.Removed) int { return slices.Compare([]byte(a.Service), []byte(b.Service)) })
+		for _, service := range changed.Running.Services {
+			for _, server := range service.Servers {
+				drains := slices.ContainsFunc(draining.Servers, func(k *ballastv1.ServerKey) bool { return k.Service == service.Name && k.Id == uint32(server.ID) })
+				if drains != (server.State == model.StateDraining) {
+					t.Fatalf("round %d: server %d of %s is %s, and draining are %v", round, server.ID, service.Name, server.State, draining)
+				}
+			}
+		}
 		if !reflect.DeepEqual(changed, complete) {
 			t.Fatalf("round %d: by changes\n%+v\nat once\n%+v", round, changed, complete)
 		}

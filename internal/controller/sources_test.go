@@ -236,3 +236,54 @@ func TestControllersAskConsulAndFiles(t *testing.T) {
 	has("web", "1=10.0.0.1 draining, 2=10.0.0.2 active")
 	has("shop", "1=10.0.1.1 draining, 2=10.0.1.2 active, 3=10.0.1.3 active")
 }
+
+// Promise: Of controllers that hear different answers, the leader's count; one that takes over adds what it hears, drains nobody at once, and says so.
+func TestAnotherLeaderWithOtherAnswersDrainsNobody(t *testing.T) {
+	s, ca := storetest.Open(t), fleettest.NewAuthority(t)
+	me := ca.Issue(pki.Ctl, "me")
+	hears := map[string]string{"c1": "- {address: 10.0.0.1}\n- {address: 10.0.0.2}\n", "c2": "- {address: 10.0.0.2}\n- {address: 10.0.0.3}\n"}
+	alive := map[string]*running{}
+	start := func(name string) {
+		dir := t.TempDir()
+		discoverytest.Write(t, dir+"/files/web.yaml", hears[name])
+		alive[name] = startController(t, ca, name, "127.0.0.1:0", s, func(o *Options) { o.Asking.Dir = dir; askOften(o) })
+	}
+	start("c1")
+	path := "web.yaml"
+	one := alive["c1"].client(me)
+	fleettest.Await(t, "the controller takes the file", func() bool {
+		_, err := one.Apply(t.Context(), &ballastv1.ApplyRequest{Force: true, Services: []*ballastv1.Service{
+			{Name: "web", Vip: "198.51.100.10", Ports: []uint32{80}, Source: &ballastv1.ServerSource{From: "file", Path: &path}}}})
+		return err == nil
+	})
+	fleettest.Await(t, "the only one is heard", func() bool { return serversOf(t, one, "web") == "1=10.0.0.1 active, 2=10.0.0.2 active" })
+	names := []string{"c1", "c2"}
+	for turn := range 4 {
+		next := names[(turn+1)%2]
+		if alive[next] == nil {
+			start(next)
+		}
+		client := alive[next].client(me)
+		fleettest.Await(t, next+" has answers", func() bool { return !strings.Contains(problemOf(t, client, "web"), "not answered yet") })
+		before := names[turn%2]
+		alive[before].stop()
+		alive[before] = nil
+		fleettest.Await(t, next+" leads and says that others stay", func() bool {
+			return strings.Contains(problemOf(t, client, "web"), "servers that it does not name stay for")
+		})
+		fleettest.Await(t, next+" drains nobody", func() bool {
+			have := serversOf(t, client, "web")
+			if strings.Contains(have, "draining") {
+				t.Fatalf("turn %d: %s", turn, have)
+			}
+			return strings.Count(have, "active") == 3
+		})
+		history, err := client.ListChanges(t.Context(), &ballastv1.ListChangesRequest{})
+		fleettest.Require(t, err)
+		for _, change := range history.Changes {
+			if strings.Contains(fmt.Sprint(change), "drain") {
+				t.Fatalf("turn %d: %v", turn, change)
+			}
+		}
+	}
+}

@@ -58,6 +58,7 @@ type watched struct {
 	since   time.Time
 	stop    context.CancelFunc
 	tracker machine.Tracker
+	led     time.Time // since then this controller leads the service; zero: it does not
 	due     time.Time // time alone changes something then; zero: never
 	seen    state     // that was acted on last
 	said    string    // to the log
@@ -150,12 +151,18 @@ func (m *Manager) actOn(ctx context.Context, now *documents.Snapshot, name strin
 		return nil
 	}
 	is := state{w.tracker.Version(), now.Revisions[documents.ServicesPrefix+name], m.leads(name)}
+	switch {
+	case !is.leads:
+		w.led = time.Time{}
+	case w.led.IsZero():
+		w.led = at
+	}
 	if is == w.seen && (w.due.IsZero() || at.Before(w.due)) {
 		m.mutex.Unlock()
 		return nil
 	}
 	node := now.Node()
-	servers, due, ok := w.tracker.Wanted(node.Base.Service(name), at)
+	servers, due, ok := w.tracker.Wanted(node.Base.Service(name), w.led, at)
 	w.seen, w.due = is, due
 	m.mutex.Unlock()
 	if !ok {

@@ -19,6 +19,9 @@ import (
 const (
 	// Leaving is how long a server that is named no more drains before it is removed: one that an answer has left out by mistake comes back as it was.
 	Leaving = time.Minute
+	// Settling is how long a controller that has begun to lead a service keeps servers that its source has not named since: those of the one before, who may
+	// have heard something else. So controllers that take turns add servers, and drain none.
+	Settling = time.Minute
 	// MaxServers is how many servers an answer may name.
 	MaxServers = 4096
 	// Within is how long a source may at most take from one answer to the next.
@@ -26,7 +29,7 @@ const (
 	// staleAfter is the age of the last good answer from which on it is old, whatever the source says of itself.
 	staleAfter = 3 * Within
 	// behindAfter is for how long a service may have other servers than its source names.
-	behindAfter = 30 * time.Second
+	behindAfter = Settling + 30*time.Second
 )
 
 // Found is a server that a source names.
@@ -54,7 +57,9 @@ type Tracker struct {
 
 	version int // grows with each change of what the source says
 	unfit   []string
+	named   map[netip.AddrPort]time.Time // when servers were wanted last because an answer named them
 	unnamed map[netip.AddrPort]time.Time // servers of the service that the last good answer does not name, since when
+	settles time.Time                    // until then some of these stay as they are; zero: none
 	behind  time.Time                    // since when the service has other servers than it should; zero: it has not
 	refused error                        // why they could not be set
 }
@@ -107,8 +112,8 @@ func merged(servers []Found) (list []Found) {
 func place(f Found) netip.AddrPort { return netip.AddrPortFrom(f.Address, f.Port) }
 
 // Wanted returns the servers that a service should have at that time, without ids; ok is false: those that it has. next is when time alone changes that; zero:
-// never. s is the service as its source said last, without what operators have set.
-func (t *Tracker) Wanted(s *model.Service, now time.Time) (servers []model.Server, next time.Time, ok bool) {
+// never. s is the service as its source said last, without what operators have set; led is since when this controller leads it, zero: it does not.
+func (t *Tracker) Wanted(s *model.Service, led, now time.Time) (servers []model.Server, next time.Time, ok bool) {
 	if t.good.IsZero() || t.failed != nil {
 		return nil, time.Time{}, false
 	}
@@ -120,20 +125,36 @@ func (t *Tracker) Wanted(s *model.Service, now time.Time) (servers []model.Serve
 		}
 		found = merged(found)
 	}
-	named := make(map[netip.AddrPort]bool, len(found))
+	before := t.named
+	t.named, t.settles = make(map[netip.AddrPort]time.Time, len(found)), time.Time{}
 	for _, f := range found {
-		named[place(f)] = true
+		t.named[place(f)] = now
 		server := model.Server{Name: name(f), Address: f.Address, Port: f.Port, Weight: f.Weight}
 		if f.Draining {
 			server.State = model.StateDraining
 		}
 		servers = append(servers, server)
 	}
+	until := func(end time.Time) {
+		if next.IsZero() || end.Before(next) {
+			next = end
+		}
+	}
 	leaving := map[netip.AddrPort]time.Time{}
 	for _, server := range s.Servers {
 		at := netip.AddrPortFrom(server.Address, server.Port)
-		if named[at] {
+		last, known := t.named[at]
+		if known && last.Equal(now) {
 			continue
+		}
+		last, known = before[at]
+		if settled := led.Add(Settling); (!known || last.Before(led)) && now.Before(settled) {
+			servers, t.settles = append(servers, server), settled
+			until(settled)
+			continue
+		}
+		if known {
+			t.named[at] = last
 		}
 		since := t.unnamed[at]
 		if since.IsZero() {
@@ -143,9 +164,7 @@ func (t *Tracker) Wanted(s *model.Service, now time.Time) (servers []model.Serve
 		if end := since.Add(Leaving); now.Before(end) {
 			server.State, server.Deadline = model.StateDraining, time.Time{}
 			servers = append(servers, server)
-			if next.IsZero() || end.Before(next) {
-				next = end
-			}
+			until(end)
 		}
 	}
 	t.unnamed = leaving
@@ -199,6 +218,8 @@ func (t *Tracker) Status(now time.Time, leader string) Status {
 		status.Problem = fmt.Sprintf("what it says is not carried out: %v", t.refused)
 	case !t.behind.IsZero() && now.Sub(t.behind) > behindAfter:
 		status.Problem = fmt.Sprintf("what it says is not carried out by controller %s, which may hear something else", cmp.Or(leader, "of the service: nobody leads it"))
+	case now.Before(t.settles):
+		status.Problem = fmt.Sprintf("servers that it does not name stay for %v more: another controller led the service before", t.settles.Sub(now).Round(time.Second))
 	case len(t.notes)+len(t.unfit) > 0:
 		status.Problem = "left out: " + model.Some(slices.Concat(t.notes, t.unfit))
 	}

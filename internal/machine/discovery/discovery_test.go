@@ -43,6 +43,7 @@ type world struct {
 	t       *testing.T
 	tracker Tracker
 	service model.Service
+	led     time.Time
 	now     time.Time
 }
 
@@ -56,7 +57,7 @@ func (w *world) step(later time.Duration, answer *Answer, want string) {
 	if answer != nil {
 		w.tracker.Take(*answer, w.now)
 	}
-	if servers, _, ok := w.tracker.Wanted(&w.service, w.now); ok {
+	if servers, _, ok := w.tracker.Wanted(&w.service, w.led, w.now); ok {
 		w.service.Servers = servers
 	}
 	if have := show(w.service.Servers); have != want {
@@ -109,6 +110,40 @@ func TestServersThatLeaveDrainFirst(t *testing.T) {
 	w.step(time.Second, nil, "1 3")
 	w.step(time.Second, answerOf(at(4)), "4 1d 3d")
 	w.step(Leaving, nil, "4")
+}
+
+// Promise: Controllers that hear different answers and take turns in leading a service drain no server, until one has led it for a minute.
+func TestAChangeOfLeaderDrainsNobodyAtOnce(t *testing.T) {
+	one, two := newWorld(t), newWorld(t)
+	lead := func(leader, other *world, later time.Duration) {
+		leader.now, leader.service.Servers = other.now, other.service.Servers
+		leader.led, other.led = leader.now.Add(later), time.Time{}
+	}
+	one.led = start
+	one.step(0, answerOf(at(1, 2)), "1 2")
+	two.step(0, answerOf(at(2, 3)), "2 3") // it would do so
+	for range 10 {
+		lead(two, one, time.Second)
+		two.step(time.Second, nil, "2 3 1")
+		two.step(Settling/2, answerOf(at(2, 3)), "2 3 1")
+		if s := two.tracker.Status(two.now, "c2"); s.Problem != "servers that it does not name stay for 30s more: another controller led the service before" {
+			t.Errorf("says %q", s.Problem)
+		}
+		lead(one, two, time.Second)
+		one.step(time.Second, nil, "1 2 3")
+		one.step(Settling-time.Second, answerOf(at(1, 2)), "1 2 3")
+	}
+	one.step(time.Second, nil, "1 2 3d")
+	one.step(0, answerOf(at(1)), "1 2d 3d") // it has named this one as the leader: at once
+	lead(two, one, 0)
+	two.step(0, nil, "2 3 1")
+	lead(one, two, 0)
+	one.tracker = Tracker{} // its next life
+	one.step(time.Second, nil, "2 3 1")
+	one.step(0, answerOf(at(1, 4)), "1 4 2 3")
+	one.step(time.Second, answerOf(at(1)), "1 4d 2 3")
+	one.step(Settling-2*time.Second, nil, "1 4d 2d 3d")
+	one.step(Leaving, nil, "1")
 }
 
 func TestServersAreEachOnce(t *testing.T) {
@@ -167,7 +202,7 @@ func TestSomebodyIsLeftWhateverASourceSays(t *testing.T) {
 			if good {
 				last = answer
 			}
-			servers, _, ok := tracker.Wanted(&service, now)
+			servers, _, ok := tracker.Wanted(&service, time.Time{}, now)
 			if ok != good {
 				t.Fatalf("an answer is good: %v, acted on: %v", good, ok)
 			}
@@ -189,7 +224,7 @@ func TestSomebodyIsLeftWhateverASourceSays(t *testing.T) {
 		}
 		tracker.Take(last, now)
 		for range 2 {
-			servers, _, _ := tracker.Wanted(&service, now)
+			servers, _, _ := tracker.Wanted(&service, time.Time{}, now)
 			service.Servers, now = servers, now.Add(Leaving)
 		}
 		if want := merged(last.Servers); len(service.Servers) != len(want) {

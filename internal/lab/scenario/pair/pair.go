@@ -4,6 +4,7 @@ package pair
 import (
 	"fmt"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/lab/fleet"
@@ -18,7 +19,7 @@ import (
 var Scenarios = []scenario.Scenario{
 	{
 		Name: "pair", Deadline: 5 * time.Minute, Do: runPair,
-		Promise: "of two hosts with both roles each is upgraded, killed and loses power in turn: no connection breaks whose server lives",
+		Promise: "of two hosts with both roles each is upgraded, killed, hangs and loses power in turn: no connection breaks whose server lives",
 	},
 }
 
@@ -54,6 +55,7 @@ type pair struct {
 	*world.Trial
 	result *scenario.Result
 	off    []outage
+	ill    interval
 	moved  []time.Duration // from a power cut until the other owns all VIPs
 }
 
@@ -61,6 +63,12 @@ type pair struct {
 type outage struct {
 	server      string
 	begin, told time.Time
+}
+
+// An interval is when no new connection may go to a server.
+type interval struct {
+	server     string
+	begin, end time.Time
 }
 
 func (p *pair) run() {
@@ -71,6 +79,7 @@ func (p *pair) run() {
 		scenario.ReplaceDaemon(p.Trial, running, "agent", world.ServerName(i), p.Daemons.Agents)
 	}
 	p.expectAllWays()
+	p.hangForLong(running, 2)
 	for i := 1; i <= 2; i++ {
 		p.Event(fmt.Sprintf("host %d loses power", i), func() {
 			p.off = append(p.off, outage{server: world.ServerName(i), begin: time.Now()})
@@ -90,6 +99,25 @@ func (p *pair) run() {
 	}
 	running.Finish(p.Context)
 	p.judge(running.Connections)
+}
+
+// hangForLong has the load balancer's daemon of host i hang until the other owns all VIPs. A server that falls ill then is given no new connection.
+func (p *pair) hangForLong(running *world.Load, i int) {
+	name, other := world.LBName(i), world.LBName(3-i)
+	p.Event(fmt.Sprintf("the load balancer's daemon of host %d hangs", i), func() {
+		p.Daemons.LBs[name].Signal(syscall.SIGSTOP)
+		p.Monitor.AwaitOwned(other, 2)
+		p.Sicken(i, true, other)
+	})
+	p.ill = interval{server: world.ServerName(i), begin: time.Now()}
+	p.Traffic.Busy(running, 40)
+	p.ill.end = time.Now()
+	p.Event("it goes on", func() {
+		p.Daemons.LBs[name].Signal(syscall.SIGCONT)
+		p.Sicken(i, false, other)
+		p.awaitEven()
+	})
+	p.Traffic.Busy(running, 40)
 }
 
 // traffic starts that of both VIPs.
@@ -126,6 +154,11 @@ func (p *pair) judge(connections []traffic.Connection) {
 	cut, undue := p.broken(connections)
 	for _, connection := range undue {
 		p.result.Fail("a %s of server %q ended as %s at %.1f s of the first outage, after %.1f s: %s", connection.Flow, connection.Server, connection.Class, connection.Ended.Sub(p.off[0].begin).Seconds(), connection.Ended.Sub(connection.Started).Seconds(), connection.Detail)
+	}
+	for _, connection := range connections {
+		if connection.Server == p.ill.server && connection.Started.After(p.ill.begin) && connection.Started.Before(p.ill.end) {
+			p.result.Fail("a %s was given to %s, which had been unhealthy for %s", connection.Flow, connection.Server, connection.Started.Sub(p.ill.begin))
+		}
 	}
 	p.result.Measure("connections_cut", float64(cut))
 	p.result.Measure("vips_moved_ms", float64(slices.Max(p.moved).Milliseconds()))

@@ -37,7 +37,7 @@ ifneq ($(words $(wildcard $(addsuffix /*_bpfel.o,$(PROGRAMS)) $(API)/*.pb.go $(A
 .PHONY: $(STAMP)
 endif
 
-.PHONY: help deps generate build packages results evidence compare demo lint test test-long test-mutants test-kernels test-kernels-long test-packages test-kubernetes bench sim clean need-root
+.PHONY: help deps generate build packages results evidence compare compare-ipvs demo lint test test-long test-mutants test-kernels test-kernels-long test-packages test-kubernetes bench sim clean need-root
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -116,8 +116,16 @@ demo: deps build need-root ## servers and load balancers come and go under load;
 	bin/ballast-lab run churn --live
 
 compare: TOOLS += haproxy:haproxy /usr/lib/nginx/modules/ngx_stream_module.so:libnginx-mod-stream
-compare: deps build need-root ## Ballast, HAProxy, nginx and nftables through the same events, in bin/compare; COMPARE=--short: 8 minutes instead of 40
+compare: deps build need-root ## Ballast, HAProxy, nginx, kube-proxy (if it is built) and nftables through the same events, in bin/compare; COMPARE=--short: 10 minutes
 	bin/ballast-lab compare --directory bin/compare $(COMPARE)
+
+compare-ipvs: TOOLS += $(KERNEL_TOOLS)
+compare-ipvs: deps build ## IPVS and Ballast through the same events on Debian's kernel 6.12, in QEMU; prints the tables
+	folder=$$(mktemp -d)
+	trap 'rm -rf "$$folder"' EXIT
+	cp bin/ballast bin/ballast-lab "$$folder/"
+	TOOLS=1 MEMORY=3072 LIMIT=3600 test/kernels/boot 6.12 "$$folder" \
+	  'modprobe -a ip_vs ip_vs_mh ip_vs_wlc && ./ballast-lab compare --short --only ipvs-mh,ipvs-wlc,cookie $(COMPARE)'
 
 test: TOOLS += $(KERNEL_TOOLS)
 test: deps build need-root ## everything: lint, unit tests, races, BPF programs, short fuzzing, end to end

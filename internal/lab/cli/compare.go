@@ -27,7 +27,7 @@ func compare() *cobra.Command {
 	var output *command.Output
 	cmd := &cobra.Command{
 		Use:   "compare",
-		Short: "Put Ballast, HAProxy, nginx, nftables and IPVS through the same events",
+		Short: "Put Ballast, HAProxy, nginx, kube-proxy, nftables and IPVS through the same events",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if listing {
 				return command.Print(cmd.OutOrStdout(), output, comparable(), func(out *command.Table, all []able) {

@@ -2,6 +2,7 @@ package comparison
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/lab/await"
@@ -83,9 +84,27 @@ func (d *daemons) Start(pool []State) {
 		d.t.Rollout.Apply()
 	}
 	d.settle()
+	if !d.ring { // whose load balancers share the checks
+		d.awaitHealthy()
+	}
 }
 
-// settle waits until replicas are where they should be, and servers that are up count as such.
+// awaitHealthy waits until all load balancers have checked all servers: the comparison begins with a fleet that runs.
+func (d *daemons) awaitHealthy() {
+	for i := 1; i <= d.t.Network.LBs; i++ {
+		await.Until(d.t.Context, await.Deadline, world.LBName(i)+" has checked all servers", func() error {
+			servers, err := d.t.Monitor.Servers(world.LBName(i))
+			for _, server := range servers {
+				if server.Health != "healthy" {
+					return fmt.Errorf("for it %s is %q", server.Server.Name, server.Health)
+				}
+			}
+			return err
+		})
+	}
+}
+
+// settle waits until replicas are where they should be.
 func (d *daemons) settle() {
 	if !d.ring {
 		return

@@ -2,7 +2,9 @@ package comparison
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -10,6 +12,8 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
+	"github.com/ballast-lb/ballast/internal/lab/world"
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 func TestTheScheduleIsTheSameForAllContenders(t *testing.T) {
@@ -154,12 +158,38 @@ Requests/sec:  65831.00
 	if want := (Cost{PerSecond: 65831, P50: 0.468, P99: 2.24}); err != nil || requests != 131662 || cost != want {
 		t.Errorf("%v %+v: %v", requests, cost, err)
 	}
+	if _, cost, err := parseWrk(strings.Replace(text, "2.24ms", "1.32s ", 1)); err != nil || cost.P99 != 1320 { // it pads seconds
+		t.Errorf("%+v: %v", cost, err)
+	}
 	if _, cost, err := parseWrk(text + "  Socket errors: connect 0, read 1, write 0, timeout 0\n"); err != nil || cost.Errors != "Socket errors: connect 0, read 1, write 0, timeout 0" {
 		t.Errorf("%+v: %v", cost, err)
 	}
 	for _, text := range []string{"", strings.Replace(text, "131662", "0", 1), strings.Replace(text, "99%", "x", 1)} {
 		if _, _, err := parseWrk(text); err == nil {
 			t.Errorf("%q was read", text)
+		}
+	}
+}
+
+func TestKubernetesHearsWhichServersDrain(t *testing.T) {
+	nodes := kubernetesNodes{t: &world.Trial{Network: &world.Network{Topology: world.Topology{Servers: make([]world.ServerNode, 3)}}}}
+	text, err := json.Marshal(nodes.endpoints([]State{Active, Absent, Draining})["endpoints"])
+	const want = `[{"addresses":["10.30.1.1"],"conditions":{"ready":true,"serving":true,"terminating":false}},` +
+		`{"addresses":["10.30.1.3"],"conditions":{"ready":false,"serving":true,"terminating":true}}]`
+	if err != nil || string(text) != want {
+		t.Errorf("%s, %v", text, err)
+	}
+}
+
+func TestFleetsOfOursAreValid(t *testing.T) {
+	for _, c := range ours() {
+		for _, one := range c.setup().Services {
+			one.Add("s1", 1, netip.MustParseAddr("10.30.1.1"), 0)
+			fleet := model.Fleet{Services: []model.Service{one.Clone()}, Keys: model.Keys{Placement: [16]byte{1}, Current: 1, Cookie: map[uint32][16]byte{1: {1}}}}
+			fleet.ApplyDefaults()
+			if err := fleet.Validate(); err != nil {
+				t.Errorf("%s: %v", c.Name, err)
+			}
 		}
 	}
 }

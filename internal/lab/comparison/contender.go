@@ -62,7 +62,7 @@ var target = netip.AddrPortFrom(netip.MustParseAddr(vip), 80)
 
 // Contenders are all, in the order of the table.
 func Contenders() []Contender {
-	list := []Contender{direct(), haproxy(), nginx(), jhash(), ipvs("mh"), ipvs("wlc")}
+	list := []Contender{direct(), haproxy(), nginx(), kubeProxy(), jhash(), ipvs("mh"), ipvs("wlc")}
 	return append(list, ours()...)
 }
 

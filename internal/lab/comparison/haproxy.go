@@ -1,11 +1,13 @@
 package comparison
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"time"
@@ -151,27 +153,40 @@ func (*haproxyHost) program(node string, site proxySite) software.Program {
 func (*haproxyHost) change(t *world.Trial, _ *host.Process, site proxySite) {
 	for _, server := range site.Servers {
 		state := map[State]string{Absent: "maint", Draining: "drain", Active: "ready"}[server.State]
-		script.Check(ask(t, site, fmt.Sprintf("set server web/%s state %s", server.Name, state)))
+		answer, err := ask(t, site, fmt.Sprintf("set server web/%s state %s", server.Name, state))
+		if err == nil && answer != "" {
+			err = fmt.Errorf("%s to be %s: %s", server.Name, state, answer)
+		}
+		script.Checkf(err, "change HAProxy")
 	}
 }
 
-func ask(t *world.Trial, site proxySite, command string) error {
+// ask has HAProxy's runtime API carry out a command, and returns what it says.
+func ask(t *world.Trial, site proxySite, command string) (string, error) {
 	connection, err := (&net.Dialer{}).DialContext(t.Context, "unix", filepath.Join(site.Dir, "socket"))
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer connection.Close()
 	if err := connection.SetDeadline(time.Now().Add(await.Deadline)); err != nil {
-		return err
+		return "", err
 	}
 	if _, err := io.WriteString(connection, command+"\n"); err != nil {
-		return err
+		return "", err
 	}
 	answer, err := io.ReadAll(connection)
-	if err == nil && len(strings.TrimSpace(string(answer))) > 0 {
-		err = fmt.Errorf("HAProxy: %s: %s", command, answer)
+	return strings.TrimSpace(string(answer)), err
+}
+
+var workerPID = regexp.MustCompile(`(?m)^Pid: \d+$`)
+
+// worker is the process that serves, by its number.
+func (*haproxyHost) worker(t *world.Trial, site proxySite) (string, error) {
+	answer, err := ask(t, site, "show info")
+	if pid := workerPID.FindString(answer); err != nil || pid != "" {
+		return pid, err
 	}
-	return err
+	return "", fmt.Errorf("HAProxy says %q", answer)
 }
 
 // stop is what Debian's unit does.
@@ -180,10 +195,17 @@ func (*haproxyHost) stop(t *world.Trial, p *host.Process) {
 }
 
 // reload has the master start another worker, which takes the listeners; the old one ends with its last connection.
-func (*haproxyHost) reload(t *world.Trial, p *host.Process, site proxySite) {
+func (h *haproxyHost) reload(t *world.Trial, p *host.Process, site proxySite) {
+	before := script.Must(h.worker(t, site))
 	p.Signal(syscall.SIGUSR2)
 	p.Wanted.Store(false)
-	p.Await("HAProxy has reloaded", func() error { return ask(t, site, "") })
+	p.Await("HAProxy has another worker", func() error {
+		now, err := h.worker(t, site)
+		if err == nil && now == before {
+			err = errors.New("it has not")
+		}
+		return err
+	})
 }
 
 type nginxHost struct{}

@@ -20,9 +20,9 @@ const detection = checkFall*checkInterval + checkTimeout
 // The checks of all contenders: slow enough that a busy machine looks like no dead server.
 const (
 	checkInterval = 500 * time.Millisecond
-	checkTimeout  = time.Second
+	checkTimeout  = 500 * time.Millisecond
 	checkRise     = 2
-	checkFall     = 3
+	checkFall     = 4
 )
 
 // round is one contender in its network.
@@ -253,7 +253,7 @@ func (r *round) measureCost() (least Cost) {
 
 var (
 	wrkRequests = regexp.MustCompile(`(?m)^\s*(\d+) requests in ([0-9.]+[a-z]+),`)
-	wrkLatency  = regexp.MustCompile(`(?m)^\s*(50|99)%\s+([0-9.]+[a-z]+)$`)
+	wrkLatency  = regexp.MustCompile(`(?m)^\s*(50|99)%\s+([0-9.]+[a-z]+) *$`)
 	wrkErrors   = regexp.MustCompile(`Socket errors: .*|Non-2xx.*`)
 )
 

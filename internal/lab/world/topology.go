@@ -164,6 +164,9 @@ func UplinkAddress(i int) (balancer, router netip.Addr) {
 	return near.Addr(), far.Addr()
 }
 
+// FabricAddress is the IPv4 address of load balancer i on the fabric.
+func FabricAddress(i int) netip.Addr { return fabricAddresses(i)[0].Addr() }
+
 // UplinkName is the router's interface towards load balancer i.
 func UplinkName(i int) string { return uplink(LBName(i)) }
 

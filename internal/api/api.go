@@ -19,6 +19,9 @@ const (
 	PathRunning  = "/v1/running" // a model.Fleet: the desired state that runs, without keys
 )
 
+// DryRun is where a daemon tells what a change at a path would do. One that knows no dry runs refuses it, and carries nothing out.
+func DryRun(path string) string { return strings.Replace(path, "/v1/", "/v1/dry-run/", 1) }
+
 // Status answers PathStatus.
 type Status struct {
 	Role     string   `json:"role"` // "lb" or "agent"

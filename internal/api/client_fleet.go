@@ -27,13 +27,13 @@ func (c *Client) Fleet(options ...connect.ClientOption) ballastv1connect.FleetCl
 }
 
 // Controllers asks the controller of this machine.
-func (c *Client) Controllers() ballastv1connect.ControllersClient {
-	return ballastv1connect.NewControllersClient(&c.http, "http://ballast", c.asking())
+func (c *Client) Controllers(options ...connect.ClientOption) ballastv1connect.ControllersClient {
+	return ballastv1connect.NewControllersClient(&c.http, "http://ballast", c.asking(), connect.WithClientOptions(options...))
 }
 
 // Enrolment asks the controller of this machine.
-func (c *Client) Enrolment() ballastv1connect.EnrolmentClient {
-	return ballastv1connect.NewEnrolmentClient(&c.http, "http://ballast", c.asking())
+func (c *Client) Enrolment(options ...connect.ClientOption) ballastv1connect.EnrolmentClient {
+	return ballastv1connect.NewEnrolmentClient(&c.http, "http://ballast", c.asking(), connect.WithClientOptions(options...))
 }
 
 func (c *Client) asking() connect.ClientOption {
@@ -48,15 +48,15 @@ func NewFleetClient(controllers []string, config *tls.Config, options ...connect
 }
 
 // NewControllersClient is the same for what controllers say of themselves.
-func NewControllersClient(controllers []string, config *tls.Config) ballastv1connect.ControllersClient {
+func NewControllersClient(controllers []string, config *tls.Config, options ...connect.ClientOption) ballastv1connect.ControllersClient {
 	client, scheme, asking := toControllers(controllers, config)
-	return ballastv1connect.NewControllersClient(client, scheme+"://ballast", asking)
+	return ballastv1connect.NewControllersClient(client, scheme+"://ballast", asking, connect.WithClientOptions(options...))
 }
 
 // NewEnrolmentClient is the same for who invites nodes.
-func NewEnrolmentClient(controllers []string, config *tls.Config) ballastv1connect.EnrolmentClient {
+func NewEnrolmentClient(controllers []string, config *tls.Config, options ...connect.ClientOption) ballastv1connect.EnrolmentClient {
 	client, scheme, asking := toControllers(controllers, config)
-	return ballastv1connect.NewEnrolmentClient(client, scheme+"://ballast", asking)
+	return ballastv1connect.NewEnrolmentClient(client, scheme+"://ballast", asking, connect.WithClientOptions(options...))
 }
 
 // NewRenewalClient is the same for nodes that renew their certificates.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/netip"
 	"strings"
 	"time"
 
@@ -14,7 +13,6 @@ import (
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
 	"github.com/ballast-lb/ballast/internal/machine/fleet"
-	"github.com/ballast-lb/ballast/internal/machine/health"
 	"github.com/ballast-lb/ballast/internal/machine/rotation"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
@@ -38,8 +36,8 @@ type Desired interface {
 	// Change carries an edit out: the edited copy gets its defaults, is checked, and becomes what is wanted; changes tells how it
 	// differs (fleet.Diff). The errors of edit are returned as they are. A dry run only tells.
 	Change(ctx context.Context, dryRun bool, edit fleet.Edit) (changes []string, revision uint64, err error)
-	// Forget gives up a removed server and its id; connect.CodeNotFound if there is none of that name.
-	Forget(ctx context.Context, service, server string) (changes []string, revision uint64, err error)
+	// Forget gives up a removed server and its id; connect.CodeNotFound if there is none of that name. A dry run of it, and of all that follows, only tells.
+	Forget(ctx context.Context, dryRun bool, service, server string) (changes []string, revision uint64, err error)
 	// Servers tells what is known of the servers of a service, or of all services if it is empty, removed ones that may still have
 	// connections included.
 	Servers(ctx context.Context, service string) ([]*ballastv1.ServerStatus, error)
@@ -51,19 +49,19 @@ type Desired interface {
 	Nodes(ctx context.Context) ([]*ballastv1.NodeStatus, error)
 	// ForgetNode forgets nodes of that name that are lost, of one role or, if that is empty, of all; connect.CodeNotFound if none is,
 	// connect.CodeFailedPrecondition if one is connected.
-	ForgetNode(ctx context.Context, name string, role pki.Role) (changes []string, err error)
+	ForgetNode(ctx context.Context, dryRun bool, name string, role pki.Role) (changes []string, err error)
 	// Replicas tells of the ring that keeps the replicated table.
 	Replicas(ctx context.Context) (*ballastv1.ListReplicasResponse, error)
 	// DrainReplica keeps a load balancer off the ring, or lets it on again; connect.CodeNotFound if none of that name is known.
-	DrainReplica(ctx context.Context, name string, off bool) (changes []string, revision uint64, err error)
+	DrainReplica(ctx context.Context, dryRun bool, name string, off bool) (changes []string, revision uint64, err error)
 	// TicketKeys tells of the keys of session tickets, without the keys.
 	TicketKeys(ctx context.Context) (*ballastv1.ListTicketKeysResponse, error)
 	// UseTicketKey has tickets made by the key of an epoch; 0: the next. Without force it is refused (Unready) where servers could not read them.
-	UseTicketKey(ctx context.Context, epoch uint32, force bool) (changes []string, revision uint64, err error)
+	UseTicketKey(ctx context.Context, dryRun bool, epoch uint32, force bool) (changes []string, revision uint64, err error)
 	// RevokeTicketKeys puts a new key in the place of all, unless none is left up to the epoch newest; 0: there is one.
-	RevokeTicketKeys(ctx context.Context, newest uint32) (changes []string, revision uint64, err error)
-	// RevokeCertificate has nobody accept certificates any more. Without force it is refused (Dangerous).
-	RevokeCertificate(ctx context.Context, r *ballastv1.RevokeCertificateRequest) (changes []string, revision uint64, err error)
+	RevokeTicketKeys(ctx context.Context, dryRun bool, newest uint32) (changes []string, revision uint64, err error)
+	// RevokeCertificate has nobody accept certificates any more. Without force it is refused (Dangerous), but for a dry run.
+	RevokeCertificate(ctx context.Context, r *ballastv1.RevokeCertificateRequest) (*ballastv1.ChangeResponse, error)
 	// Revocations lists what was revoked, oldest first.
 	Revocations(ctx context.Context) ([]pki.Revocation, error)
 	// KeyNodes tells what is known of the nodes that work with the keys, and of the connections that carry their cookies.
@@ -78,7 +76,7 @@ const maxRequest = 64 << 20
 
 // NewFleetHandler serves ballast.v1.Fleet: gRPC, gRPC-Web, and JSON over plain HTTP. Who may use it is for the listener to check.
 func NewFleetHandler(d Desired) (path string, handler http.Handler) {
-	return ballastv1connect.NewFleetHandler(Fleet(d), connect.WithReadMaxBytes(maxRequest), withStrictJSON(),
+	return ballastv1connect.NewFleetHandler(Fleet(d), connect.WithReadMaxBytes(maxRequest), WithStrictJSON(),
 		connect.WithInterceptors(commented(), confirmed(d)))
 }
 
@@ -124,9 +122,9 @@ func (f *fleetAPI) ListServers(ctx context.Context, r *ballastv1.ListServersRequ
 }
 
 // change runs an edit for a client who does not want to harm anybody, or says that it is meant (force).
-func (f *fleetAPI) change(ctx context.Context, force bool, edit func(fleet *model.Fleet, removed []fleet.Removed) error) (*ballastv1.ChangeResponse, error) {
+func (f *fleetAPI) change(ctx context.Context, dryRun, force bool, edit func(fleet *model.Fleet, removed []fleet.Removed) error) (*ballastv1.ChangeResponse, error) {
 	edited := &model.Fleet{}
-	answer, err := f.carefully(ctx, false, force, func(next *fleet.Desired) error {
+	answer, err := f.carefully(ctx, dryRun, force, func(next *fleet.Desired) error {
 		edited = &next.Running
 		return edit(edited, next.Removed)
 	})
@@ -145,8 +143,11 @@ func (f *fleetAPI) carefully(ctx context.Context, dryRun, force bool, edit fleet
 			}
 			after := next.Running.Clone()
 			after.ApplyDefaults()
-			if answer.Warnings = fleet.Dangers(&before, &after, f.unhealthy(ctx)); len(answer.Warnings) > 0 && !force {
+			if answer.Warnings = Dangers(ctx, f.desired, &before, &after); len(answer.Warnings) > 0 && !force {
 				return errDangerous
+			}
+			if dryRun {
+				answer.Live = Living(ctx, f.desired, &before, &after)
 			}
 			return nil
 		})
@@ -174,20 +175,6 @@ func Dangerous(warnings []string) error {
 		refused.AddDetail(detail)
 	}
 	return refused
-}
-
-// unhealthy goes by what is known of health now; where nothing is, nobody is unhealthy.
-func (f *fleetAPI) unhealthy(ctx context.Context) func(service string) map[netip.Addr]bool {
-	return func(service string) map[netip.Addr]bool {
-		found := map[netip.Addr]bool{}
-		servers, _ := f.desired.Servers(ctx, service)
-		for _, s := range servers {
-			if address, err := netip.ParseAddr(s.Server.Address); err == nil && s.Health == health.Unhealthy {
-				found[address] = true
-			}
-		}
-		return found
-	}
 }
 
 var errDangerous = errors.New("this harms clients or cannot be taken back")

@@ -7,8 +7,8 @@ import (
 )
 
 func (f *fleetAPI) RevokeCertificate(ctx context.Context, r *ballastv1.RevokeCertificateRequest) (*ballastv1.ChangeResponse, error) {
-	changes, revision, err := f.desired.RevokeCertificate(ctx, r)
-	return &ballastv1.ChangeResponse{Changes: changes, Revision: revision}, refusal(err)
+	answer, err := f.desired.RevokeCertificate(ctx, r)
+	return answer, refusal(err)
 }
 
 func (f *fleetAPI) ListRevocations(ctx context.Context, _ *ballastv1.ListRevocationsRequest) (*ballastv1.ListRevocationsResponse, error) {

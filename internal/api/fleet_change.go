@@ -17,7 +17,7 @@ func (f *fleetAPI) PutService(ctx context.Context, r *ballastv1.PutServiceReques
 	if name == "" {
 		return nil, refusal(missing("service.name", "say which service is meant"))
 	}
-	return f.change(ctx, r.Force, func(fleet *model.Fleet, removed []fleet.Removed) error {
+	return f.change(ctx, r.DryRun, r.Force, func(fleet *model.Fleet, removed []fleet.Removed) error {
 		if f.ensureKeys(fleet) && !r.Force {
 			if err := unsafe(f.desired.KeyNodes().Orphans(), "say --yes to lose them"); err != nil {
 				return err
@@ -69,7 +69,7 @@ func dropUnusableCheck(h *model.Health, m *ballastv1.Health) {
 }
 
 func (f *fleetAPI) RemoveService(ctx context.Context, r *ballastv1.RemoveServiceRequest) (*ballastv1.ChangeResponse, error) {
-	return f.change(ctx, r.Force, func(fleet *model.Fleet, _ []fleet.Removed) error {
+	return f.change(ctx, r.DryRun, r.Force, func(fleet *model.Fleet, _ []fleet.Removed) error {
 		before := len(fleet.Services)
 		fleet.Services = slices.DeleteFunc(fleet.Services, func(s model.Service) bool { return s.Name == r.Service })
 		if len(fleet.Services) == before {
@@ -85,7 +85,7 @@ func (f *fleetAPI) AddServer(ctx context.Context, r *ballastv1.AddServerRequest)
 		return nil, refusal(err)
 	}
 	var id uint16
-	answer, err := f.changeService(ctx, r.Service, false, func(s *model.Service, removed []fleet.Removed) error {
+	answer, err := f.changeService(ctx, r.Service, r.DryRun, false, func(s *model.Service, removed []fleet.Removed) error {
 		if err := listed(s); err != nil {
 			return err
 		}
@@ -102,7 +102,7 @@ func (f *fleetAPI) AddServer(ctx context.Context, r *ballastv1.AddServerRequest)
 }
 
 func (f *fleetAPI) RemoveServer(ctx context.Context, r *ballastv1.ServerRequest) (*ballastv1.ChangeResponse, error) {
-	return f.changeService(ctx, r.Service, r.Force, func(s *model.Service, _ []fleet.Removed) error {
+	return f.changeService(ctx, r.Service, r.DryRun, r.Force, func(s *model.Service, _ []fleet.Removed) error {
 		if err := listed(s); err != nil {
 			return err
 		}
@@ -116,8 +116,8 @@ func (f *fleetAPI) RemoveServer(ctx context.Context, r *ballastv1.ServerRequest)
 }
 
 // changeService runs an edit of one service.
-func (f *fleetAPI) changeService(ctx context.Context, name string, force bool, edit func(s *model.Service, removed []fleet.Removed) error) (*ballastv1.ChangeResponse, error) {
-	return f.change(ctx, force, func(fleet *model.Fleet, removed []fleet.Removed) error {
+func (f *fleetAPI) changeService(ctx context.Context, name string, dryRun, force bool, edit func(s *model.Service, removed []fleet.Removed) error) (*ballastv1.ChangeResponse, error) {
+	return f.change(ctx, dryRun, force, func(fleet *model.Fleet, removed []fleet.Removed) error {
 		s := fleet.Service(name)
 		if s == nil {
 			return noService(name)
@@ -127,8 +127,8 @@ func (f *fleetAPI) changeService(ctx context.Context, name string, force bool, e
 }
 
 // changeServer runs an edit of one server.
-func (f *fleetAPI) changeServer(ctx context.Context, service, name string, force bool, edit func(*model.Server)) (*ballastv1.ChangeResponse, error) {
-	return f.changeService(ctx, service, force, func(s *model.Service, _ []fleet.Removed) error {
+func (f *fleetAPI) changeServer(ctx context.Context, service, name string, dryRun, force bool, edit func(*model.Server)) (*ballastv1.ChangeResponse, error) {
+	return f.changeService(ctx, service, dryRun, force, func(s *model.Service, _ []fleet.Removed) error {
 		server := s.Server(name)
 		if server == nil {
 			return noServer(service, name)
@@ -149,11 +149,11 @@ func (f *fleetAPI) DrainServer(ctx context.Context, r *ballastv1.DrainServerRequ
 		// In whole seconds, as configuration files have it, and never earlier than was asked for.
 		deadline = f.now().Add(time.Duration(after) + time.Second - 1).UTC().Truncate(time.Second)
 	}
-	return f.changeServer(ctx, r.Service, r.Server, r.Force, func(s *model.Server) { s.State, s.Deadline = model.StateDraining, deadline })
+	return f.changeServer(ctx, r.Service, r.Server, r.DryRun, r.Force, func(s *model.Server) { s.State, s.Deadline = model.StateDraining, deadline })
 }
 
 func (f *fleetAPI) UndrainServer(ctx context.Context, r *ballastv1.ServerRequest) (*ballastv1.ChangeResponse, error) {
-	return f.changeServer(ctx, r.Service, r.Server, false, func(s *model.Server) { s.State, s.Deadline = model.StateActive, time.Time{} })
+	return f.changeServer(ctx, r.Service, r.Server, r.DryRun, false, func(s *model.Server) { s.State, s.Deadline = model.StateActive, time.Time{} })
 }
 
 func (f *fleetAPI) WeighServer(ctx context.Context, r *ballastv1.WeighServerRequest) (*ballastv1.ChangeResponse, error) {
@@ -161,7 +161,7 @@ func (f *fleetAPI) WeighServer(ctx context.Context, r *ballastv1.WeighServerRequ
 		return nil, refusal(&model.Invalid{Path: "weight", Problem: fmt.Sprintf("%d is out of range", r.Weight), Remedy: fmt.Sprintf("use 0 to %d", model.MaxWeight)})
 	}
 	alike := false
-	answer, err := f.changeService(ctx, r.Service, r.Force, func(s *model.Service, _ []fleet.Removed) error {
+	answer, err := f.changeService(ctx, r.Service, r.DryRun, r.Force, func(s *model.Service, _ []fleet.Removed) error {
 		server := s.Server(r.Server)
 		if server == nil {
 			return noServer(r.Service, r.Server)
@@ -177,7 +177,7 @@ func (f *fleetAPI) WeighServer(ctx context.Context, r *ballastv1.WeighServerRequ
 }
 
 func (f *fleetAPI) ForgetServer(ctx context.Context, r *ballastv1.ServerRequest) (*ballastv1.ChangeResponse, error) {
-	changes, revision, err := f.desired.Forget(ctx, r.Service, r.Server)
+	changes, revision, err := f.desired.Forget(ctx, r.DryRun, r.Service, r.Server)
 	if err != nil {
 		return nil, refusal(err)
 	}

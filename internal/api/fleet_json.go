@@ -20,7 +20,7 @@ func (strictJSON) Unmarshal(text []byte, message any) error {
 	return protojson.Unmarshal(text, message.(proto.Message))
 }
 
-// withStrictJSON takes the place of the JSON of connect, by both names that it has.
-func withStrictJSON() connect.HandlerOption {
+// WithStrictJSON has a handler read JSON strictly: it takes the place of the JSON of connect, by both names that it has.
+func WithStrictJSON() connect.HandlerOption {
 	return connect.WithHandlerOptions(connect.WithCodec(strictJSON("json")), connect.WithCodec(strictJSON("json; charset=utf-8")))
 }

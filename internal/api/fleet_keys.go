@@ -44,7 +44,7 @@ func (f *fleetAPI) AddKey(ctx context.Context, r *ballastv1.AddKeyRequest) (*bal
 		}
 	}
 	answer := &ballastv1.AddKeyResponse{}
-	_, err := f.change(ctx, false, func(fleet *model.Fleet, _ []fleet.Removed) error {
+	done, err := f.change(ctx, r.DryRun, false, func(fleet *model.Fleet, _ []fleet.Removed) error {
 		if len(fleet.Keys.Cookie) == 0 {
 			if err := unsafe(f.desired.KeyNodes().Orphans(), "a key is added to those that there are"); err != nil {
 				return err
@@ -65,7 +65,8 @@ func (f *fleetAPI) AddKey(ctx context.Context, r *ballastv1.AddKeyRequest) (*bal
 	if err != nil {
 		return nil, err
 	}
-	if !f.desired.MakesKeys() {
+	answer.Changes = done.Changes
+	if !f.desired.MakesKeys() && !r.DryRun {
 		answer.Secret = key[:]
 	}
 	return answer, nil
@@ -82,7 +83,7 @@ func (f *fleetAPI) DropKey(ctx context.Context, r *ballastv1.KeyRequest) (*balla
 // changeKeys refuses what would break connections, unless it is forced.
 func (f *fleetAPI) changeKeys(ctx context.Context, r *ballastv1.KeyRequest, refused func(*rotation.Nodes, *model.Fleet, uint32) []string,
 	edit func(*model.Keys)) (*ballastv1.ChangeResponse, error) {
-	return f.change(ctx, true, func(fleet *model.Fleet, _ []fleet.Removed) error {
+	return f.change(ctx, r.DryRun, true, func(fleet *model.Fleet, _ []fleet.Removed) error {
 		if _, ok := fleet.Keys.Cookie[r.Epoch]; !ok {
 			return connect.NewError(connect.CodeNotFound, fmt.Errorf("epoch %d has no key: see `ballast ctl key list`", r.Epoch))
 		}

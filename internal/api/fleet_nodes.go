@@ -54,7 +54,7 @@ func (f *fleetAPI) AddNode(ctx context.Context, r *ballastv1.AddNodeRequest) (*b
 		return nil, refusal(err)
 	}
 	var id uint16
-	answer, err := f.change(ctx, false, func(fleet *model.Fleet, _ []fleet.Removed) error {
+	answer, err := f.change(ctx, r.DryRun, false, func(fleet *model.Fleet, _ []fleet.Removed) error {
 		if fleet.Node(added.Name) != nil {
 			return exists("node", added.Name, "remove it first, or choose another name")
 		}
@@ -71,7 +71,7 @@ func (f *fleetAPI) AddNode(ctx context.Context, r *ballastv1.AddNodeRequest) (*b
 }
 
 func (f *fleetAPI) RemoveNode(ctx context.Context, r *ballastv1.NodeRequest) (*ballastv1.ChangeResponse, error) {
-	return f.change(ctx, r.Force, func(fleet *model.Fleet, _ []fleet.Removed) error {
+	return f.change(ctx, r.DryRun, r.Force, func(fleet *model.Fleet, _ []fleet.Removed) error {
 		before := len(fleet.Nodes)
 		fleet.Nodes = slices.DeleteFunc(fleet.Nodes, func(n model.Node) bool { return n.Name == r.Node })
 		if len(fleet.Nodes) == before {
@@ -91,7 +91,7 @@ func (f *fleetAPI) ForgetNode(ctx context.Context, r *ballastv1.NodeRequest) (*b
 			return nil, refusal(&model.Invalid{Path: "role", Problem: fmt.Sprintf("%q is none", r.Role), Remedy: "use lb, agent or controller"})
 		}
 	}
-	changes, err := f.desired.ForgetNode(ctx, r.Node, pki.Role(r.Role))
+	changes, err := f.desired.ForgetNode(ctx, r.DryRun, r.Node, pki.Role(r.Role))
 	if err != nil {
 		return nil, refusal(err)
 	}
@@ -107,7 +107,7 @@ func (f *fleetAPI) UndrainNode(ctx context.Context, r *ballastv1.NodeRequest) (*
 }
 
 func (f *fleetAPI) setNodeState(ctx context.Context, r *ballastv1.NodeRequest, state model.ServerState) (*ballastv1.ChangeResponse, error) {
-	return f.change(ctx, r.Force, func(fleet *model.Fleet, _ []fleet.Removed) error {
+	return f.change(ctx, r.DryRun, r.Force, func(fleet *model.Fleet, _ []fleet.Removed) error {
 		n := fleet.Node(r.Node)
 		if n == nil {
 			return noNode(r.Node)
@@ -118,7 +118,7 @@ func (f *fleetAPI) setNodeState(ctx context.Context, r *ballastv1.NodeRequest, s
 }
 
 func (f *fleetAPI) SetNodeHealth(ctx context.Context, r *ballastv1.SetNodeHealthRequest) (*ballastv1.ChangeResponse, error) {
-	return f.change(ctx, true, func(fleet *model.Fleet, _ []fleet.Removed) error {
+	return f.change(ctx, r.DryRun, true, func(fleet *model.Fleet, _ []fleet.Removed) error {
 		dropUnusableCheck(&fleet.NodeHealth, r.Health)
 		var in input
 		in.health("node_health", &fleet.NodeHealth, r.Health)
@@ -130,7 +130,7 @@ func (f *fleetAPI) SetNodeHealth(ctx context.Context, r *ballastv1.SetNodeHealth
 }
 
 func (f *fleetAPI) SetReplicas(ctx context.Context, r *ballastv1.SetReplicasRequest) (*ballastv1.ChangeResponse, error) {
-	return f.change(ctx, r.Force, func(fleet *model.Fleet, _ []fleet.Removed) error {
+	return f.change(ctx, r.DryRun, r.Force, func(fleet *model.Fleet, _ []fleet.Removed) error {
 		var in input
 		in.replicas("replicas", &fleet.Replicas, r.Replicas)
 		if len(in) > 0 {
@@ -146,15 +146,15 @@ func (f *fleetAPI) ListReplicas(ctx context.Context, _ *ballastv1.ListReplicasRe
 }
 
 func (f *fleetAPI) DrainReplica(ctx context.Context, r *ballastv1.NodeRequest) (*ballastv1.ChangeResponse, error) {
-	return f.drainReplica(ctx, r.Node, true)
+	return f.drainReplica(ctx, r, true)
 }
 
 func (f *fleetAPI) UndrainReplica(ctx context.Context, r *ballastv1.NodeRequest) (*ballastv1.ChangeResponse, error) {
-	return f.drainReplica(ctx, r.Node, false)
+	return f.drainReplica(ctx, r, false)
 }
 
-func (f *fleetAPI) drainReplica(ctx context.Context, name string, off bool) (*ballastv1.ChangeResponse, error) {
-	changes, revision, err := f.desired.DrainReplica(ctx, name, off)
+func (f *fleetAPI) drainReplica(ctx context.Context, r *ballastv1.NodeRequest, off bool) (*ballastv1.ChangeResponse, error) {
+	changes, revision, err := f.desired.DrainReplica(ctx, r.DryRun, r.Node, off)
 	return &ballastv1.ChangeResponse{Changes: changes, Revision: revision}, refusal(err)
 }
 

@@ -120,7 +120,9 @@ type ServerStatus struct {
 
 // Changed answers a change: what it did, one line each.
 type Changed struct {
-	Changes []string `json:"changes"`
+	Changes  []string `json:"changes"`
+	Warnings []string `json:"warnings,omitempty"` // of a dry run: as ChangeResponse has them
+	Live     []string `json:"live,omitempty"`     // as well
 }
 
 // Parameters of PathTrace, beside service, client and port.

@@ -51,6 +51,12 @@ func (s *Server) Handle(pattern string, f func(*http.Request) (any, error)) {
 	})
 }
 
+// HandleChange is Handle for what changes something, and for dry runs of it (DryRun), which only tell.
+func (s *Server) HandleChange(method, path string, f func(r *http.Request, dryRun bool) (any, error)) {
+	s.Handle(method+" "+path, func(r *http.Request) (any, error) { return f(r, false) })
+	s.Handle(method+" "+DryRun(path), func(r *http.Request) (any, error) { return f(r, true) })
+}
+
 // Otherwise has requests that no route is for refused with the reason: which daemon this is, and who serves what it does not.
 func (s *Server) Otherwise(why string) { s.Refuse("/", why) }
 

@@ -101,9 +101,6 @@ func refusesSurplus(t *testing.T, program string, root *cobra.Command) (commands
 	everyCommand(root, func(cmd *cobra.Command) {
 		path := strings.Fields(cmd.CommandPath())[1:]
 		commands++
-		if cmd.Annotations[command.UsageIsFailure] != "" {
-			return // TestApplyKeepsItsStatuses
-		}
 		usage := flagsAndGroups.ReplaceAllString(cmd.Use, "")
 		if !strings.Contains(cmd.Use, "...") || group(cmd) {
 			surplus := append(slices.Clone(path), strings.Fields(strings.Repeat("nonsense ", 9))...)
@@ -168,8 +165,8 @@ func TestMisspeltCommandsFailWithASuggestion(t *testing.T) {
 	}
 }
 
-func TestApplyKeepsItsStatuses(t *testing.T) {
-	for _, line := range []string{"ctl apply", "ctl apply --nonsense", "ctl apply -f x surplus"} {
+func TestDryRunsKeepTheirStatuses(t *testing.T) {
+	for _, line := range []string{"ctl apply --dry-run", "ctl apply --dry-run --nonsense", "ctl server remove --dry-run", "ctl apply -f x --dry-run surplus"} {
 		if status, said, ran := run(t, "ballast", strings.Fields(line)...); status != command.StatusFailed || ran != "" {
 			t.Errorf("ballast %s: status %d, said %q: 2 would tell that something would change", line, status, said)
 		}
@@ -189,7 +186,8 @@ func TestTheProcessEndsWithTheStatusOfItsCommand(t *testing.T) {
 		"ctl sevrers":                        command.StatusUsage,
 		"ctl --socket /nonexistent servers":  command.StatusFailed,
 		"lb -f a --controller b":             command.StatusUsage,
-		"ctl --socket /nonexistent apply -x": command.StatusFailed,
+		"ctl --socket /nonexistent apply -x": command.StatusUsage,
+		"ctl apply --nonsense --dry-run":     command.StatusFailed,
 	} {
 		var exit *exec.ExitError
 		status := 0

@@ -115,10 +115,12 @@ func TestALostNodeIsForgottenByAllControllersThatLive(t *testing.T) {
 		fleettest.Require(t, err)
 		return len(answer.Nodes) == 3
 	})
-	done, err := client.ForgetNode(t.Context(), &ballastv1.NodeRequest{Node: "s1"})
-	fleettest.Require(t, err)
-	if want := []string{"c2: agent s1: forgotten", "c3: agent s1: forgotten"}; !slices.Equal(done.Changes, want) {
-		t.Errorf("%q, want %q", done.Changes, want)
+	for _, dryRun := range []bool{true, true, false} {
+		done, err := client.ForgetNode(t.Context(), &ballastv1.NodeRequest{Node: "s1", DryRun: dryRun})
+		fleettest.Require(t, err)
+		if want := []string{"c2: agent s1: forgotten", "c3: agent s1: forgotten"}; !slices.Equal(done.Changes, want) {
+			t.Errorf("dry run %v: %q, want %q", dryRun, done.Changes, want)
+		}
 	}
 	for i, c := range controllers {
 		if lists(c, hub.ReadyLost) {
@@ -132,7 +134,7 @@ func TestALostNodeIsForgottenByAllControllersThatLive(t *testing.T) {
 	fleettest.Join(t, controllers[1].address, agent)
 	fleettest.Join(t, controllers[2].address, agent).Stream.CloseRequest()
 	fleettest.Await(t, "it is lost at one", func() bool { return lists(controllers[2], hub.ReadyLost) })
-	_, err = client.ForgetNode(t.Context(), &ballastv1.NodeRequest{Node: "s1"})
+	_, err := client.ForgetNode(t.Context(), &ballastv1.NodeRequest{Node: "s1"})
 	if connect.CodeOf(err) != connect.CodeFailedPrecondition || !strings.Contains(err.Error(), "controller c2 still remembers s1: ") ||
 		!strings.Contains(err.Error(), "is connected from") || !strings.Contains(err.Error(), "c3: agent s1: forgotten") {
 		t.Errorf("one that is connected elsewhere: %v", err)

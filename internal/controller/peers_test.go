@@ -110,8 +110,10 @@ func awaitControllers(t testing.TB, client ballastv1connect.ControllersClient, w
 
 func removeController(t testing.TB, client ballastv1connect.ControllersClient, name string) {
 	t.Helper()
-	_, err := client.RemoveController(t.Context(), &ballastv1.RemoveControllerRequest{Name: name})
-	fleettest.Require(t, err)
+	for _, dryRun := range []bool{true, true, false} {
+		_, err := client.RemoveController(t.Context(), &ballastv1.RemoveControllerRequest{Name: name, DryRun: dryRun})
+		fleettest.Require(t, err)
+	}
 }
 
 // changer adds servers to a service one after the other, and knows how many additions were acknowledged.

@@ -198,7 +198,11 @@ func TestOperatorsTakeLoadBalancersOffTheRingAsLongAsOneMayFail(t *testing.T) {
 		f.run(5 * time.Second)
 		one, other := f.controllers["c1"].fleet, f.controllers["c2"].fleet
 		drain := func(by *fleetapi.Fleet, name string, off bool) ([]string, error) {
-			changes, _, err := by.DrainReplica(t.Context(), name, off)
+			would, _, refused := by.DrainReplica(t.Context(), true, name, off)
+			changes, _, err := by.DrainReplica(t.Context(), false, name, off)
+			if !slices.Equal(would, changes) || connect.CodeOf(refused) != connect.CodeOf(err) {
+				t.Errorf("drain %s: a dry run tells %q, %v, and it does %q, %v", name, would, refused, changes, err)
+			}
 			return changes, err
 		}
 		if _, err := drain(one, "lb9", true); connect.CodeOf(err) != connect.CodeNotFound {
@@ -276,7 +280,7 @@ func TestALoadBalancerThatIsForgottenGivesItsNumberBack(t *testing.T) {
 		if len(ring.Nodes) != 4 {
 			t.Fatal(ring.Nodes)
 		}
-		if _, err := c.fleet.ForgetNode(api.WithCaller(t.Context(), api.Caller{Role: string(pki.Controller)}), "lb3", ""); err != nil {
+		if _, err := c.fleet.ForgetNode(api.WithCaller(t.Context(), api.Caller{Role: string(pki.Controller)}), false, "lb3", ""); err != nil {
 			t.Fatal(err)
 		}
 		f.run(time.Second)

@@ -15,9 +15,9 @@ func (c *controller) routes() http.Handler {
 	mux.Handle(c.hub.Handler())
 	path, fleet := api.NewFleetHandler(c.fleet)
 	mux.Handle(path, fleetapi.ForOperators(fleet, api.SourceProcedures...))
-	path, controllers := ballastv1connect.NewControllersHandler(c.members)
+	path, controllers := ballastv1connect.NewControllersHandler(c.members, api.WithStrictJSON())
 	mux.Handle(path, fleetapi.ForOperators(controllers))
-	path, enrolment := ballastv1connect.NewEnrolmentHandler(c.enrolment)
+	path, enrolment := ballastv1connect.NewEnrolmentHandler(c.enrolment, api.WithStrictJSON())
 	mux.Handle(path, fleetapi.ForOperators(enrolment))
 	mux.Handle(c.enrolment.ForNodes())
 	mux.Handle(c.leaving.ForNodes())
@@ -31,8 +31,8 @@ func (c *controller) localRoutes() *api.Server {
 	s.HandleRaw("GET "+api.PathMetrics, c.report.Metrics())
 	s.HandleRaw("GET "+api.PathBackup, http.HandlerFunc(c.serveBackup))
 	s.HandleRaw(api.NewFleetHandler(c.fleet))
-	s.HandleRaw(ballastv1connect.NewControllersHandler(c.members))
-	s.HandleRaw(ballastv1connect.NewEnrolmentHandler(c.enrolment))
+	s.HandleRaw(ballastv1connect.NewControllersHandler(c.members, api.WithStrictJSON()))
+	s.HandleRaw(ballastv1connect.NewEnrolmentHandler(c.enrolment, api.WithStrictJSON()))
 	s.Otherwise("this is a controller, which sees no packets and has no configuration file: bgp, l2, config, connection, counter, session, suspect and trace are of one load balancer: " +
 		"run the command there; `ballast ctl history list` and `apply --dry-run` show what changed and what differs from a file")
 	return s

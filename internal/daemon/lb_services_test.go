@@ -83,6 +83,11 @@ func TestServicesComeChangeAndGoByCtl(t *testing.T) {
 			t.Errorf("removed, but still there: %+v", left)
 		}
 	}
+	was := h.servers()
+	would, err := h.post(api.DryRun("/v1/config/reset"), nil)
+	if require(t, err); len(would.Changes) == 0 || !slices.Equal(h.servers(), was) {
+		t.Errorf("a dry run of the reset tells %q, and leaves %q of %q", would.Changes, h.servers(), was)
+	}
 	_, err = h.post("/v1/config/reset", nil)
 	require(t, err)
 	h.expectServers("after reset", "s1 active", "s2 active")

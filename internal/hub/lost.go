@@ -48,8 +48,10 @@ func (l *lostNodes) add(key peerKey, n *ballastv1.NodeStatus) {
 }
 
 // remove removes a node and reports whether it was there.
-func (l *lostNodes) remove(key peerKey) (found bool) {
-	found = l.nodes[key] != nil
+func (l *lostNodes) remove(key peerKey, dryRun bool) (found bool) {
+	if found = l.nodes[key] != nil; dryRun {
+		return found
+	}
 	delete(l.nodes, key)
 	return found
 }

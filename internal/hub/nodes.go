@@ -44,7 +44,7 @@ func (n *Nodes) enter(p *peer) (before *peer) {
 	if p.isLB() {
 		n.lbs[p.identity.Name] = p
 	}
-	n.lost.remove(p.key())
+	n.lost.remove(p.key(), false)
 	n.topics.join(&p.subscriber, p.addresses)
 	return before
 }
@@ -127,8 +127,8 @@ func (n *Nodes) Certificates() (list []*x509.Certificate) {
 	return list
 }
 
-// Forget takes nodes of a name off those that are lost: of one role or, if that is empty, of both.
-func (n *Nodes) Forget(name string, only pki.Role) (forgotten []string, err error) {
+// Forget takes nodes of a name off those that are lost: of one role or, if that is empty, of both. A dry run only tells.
+func (n *Nodes) Forget(dryRun bool, name string, only pki.Role) (forgotten []string, err error) {
 	n.mutex.Lock()
 	defer n.mutex.Unlock()
 	var connected *peer
@@ -137,7 +137,7 @@ func (n *Nodes) Forget(name string, only pki.Role) (forgotten []string, err erro
 		if only != "" && role != only {
 			continue
 		}
-		if n.lost.remove(key) {
+		if n.lost.remove(key, dryRun) {
 			forgotten = append(forgotten, fmt.Sprintf("%s %s: forgotten", role, name))
 		} else if p := n.peers[key]; p != nil {
 			connected = p
@@ -145,7 +145,7 @@ func (n *Nodes) Forget(name string, only pki.Role) (forgotten []string, err erro
 	}
 	switch {
 	case len(forgotten) > 0:
-		if n.lbs[name] == nil && only != pki.Agent {
+		if n.lbs[name] == nil && !dryRun && only != pki.Agent {
 			n.topics.forget(name)
 			delete(n.replicas, name)
 		}

@@ -117,7 +117,7 @@ func TestALostNodeIsForgottenAndAConnectedOneIsNot(t *testing.T) {
 	hub.Topics.SetState(fleettest.View(1))
 	refused := func(code connect.Code) {
 		t.Helper()
-		if _, err := hub.Nodes.Forget("s1", ""); connect.CodeOf(err) != code {
+		if _, err := hub.Nodes.Forget(false, "s1", ""); connect.CodeOf(err) != code {
 			t.Errorf("%v, want %v", err, code)
 		}
 	}
@@ -130,7 +130,7 @@ func TestALostNodeIsForgottenAndAConnectedOneIsNot(t *testing.T) {
 	if lost := hub.Nodes.Keys().Lost; len(lost) != 1 {
 		t.Errorf("%v", lost)
 	}
-	if forgotten, err := hub.Nodes.Forget("s1", ""); err != nil || !slices.Equal(forgotten, []string{"agent s1: forgotten"}) {
+	if forgotten, err := hub.Nodes.Forget(false, "s1", ""); err != nil || !slices.Equal(forgotten, []string{"agent s1: forgotten"}) {
 		t.Errorf("%q, %v", forgotten, err)
 	}
 	if n := len(hub.Nodes.Lost()) + len(hub.Nodes.Keys().Lost); n != 0 {
@@ -241,7 +241,7 @@ func TestAConnectedLoadBalancerThatTellsNoAddressIsNamed(t *testing.T) {
 	if problems := hub.Nodes.List()[0].Problems; len(problems) != 1 || !strings.Contains(problems[0], "agents accept tunnels from every address") {
 		t.Errorf("problems %q", problems)
 	}
-	if _, err := hub.Nodes.Forget("lb7", ""); err == nil || !strings.Contains(err.Error(), "lb lb7 is connected from 127.0.0.1: stop it first or, if nobody knows it") {
+	if _, err := hub.Nodes.Forget(false, "lb7", ""); err == nil || !strings.Contains(err.Error(), "lb lb7 is connected from 127.0.0.1: stop it first or, if nobody knows it") {
 		t.Errorf("it is forgotten but for %v", err)
 	}
 	lb.Send(conditionAt("10.0.0.9"))
@@ -265,7 +265,7 @@ func TestTheListOfLoadBalancersHasThoseThatAreConnectedOrLostAndNotForgotten(t *
 	if lost := hub.Nodes.Keys().Lost; len(lost) != 2 || lost[0].Name != "lb2" {
 		t.Errorf("lost: %v", lost)
 	}
-	_, err := hub.Nodes.Forget("lb2", "")
+	_, err := hub.Nodes.Forget(false, "lb2", "")
 	fleettest.Require(t, err)
 	list([]string{"lb1", "lb2", "lb3"}, "lb1", "lb3")
 	hub.Nodes.mutex.Lock()

@@ -152,7 +152,7 @@ func TestWhatLoadBalancersSayOfTheRingIsKeptAndCutShort(t *testing.T) {
 	if len(hub.Nodes.ReplicaReports()) != 1 {
 		t.Error("what was said last is forgotten with the stream")
 	}
-	if _, err := hub.Nodes.Forget("lb1", ""); err != nil || len(hub.Nodes.ReplicaReports()) != 0 {
+	if _, err := hub.Nodes.Forget(false, "lb1", ""); err != nil || len(hub.Nodes.ReplicaReports()) != 0 {
 		t.Errorf("forgotten: %v, %v", err, hub.Nodes.ReplicaReports())
 	}
 	agent := fleettest.Join(t, address, ca.Issue(pki.Agent, "s1"))

@@ -117,7 +117,7 @@ func TestOnlyAddressesOfHostsAreTakenAndNotWithoutEnd(t *testing.T) {
 	agent.Sources("a day later", hasSources("10.1.0.7 10.2.0.1", ""))
 	lb.Stream.CloseRequest()
 	fleettest.Await(t, "the loss", func() bool { return len(hub.Nodes.Lost()) == 1 })
-	if _, err := hub.Nodes.Forget("lb1", ""); err != nil {
+	if _, err := hub.Nodes.Forget(false, "lb1", ""); err != nil {
 		t.Fatal(err)
 	}
 	agent.Sources("forgotten", hasSources("", ""))

@@ -132,7 +132,7 @@ func (m *Memory) TicketKeys(context.Context) (*ballastv1.ListTicketKeysResponse,
 }
 
 // UseTicketKey implements api.Desired: it is refused while servers are behind.
-func (m *Memory) UseTicketKey(_ context.Context, epoch uint32, force bool) (changes []string, revision uint64, err error) {
+func (m *Memory) UseTicketKey(_ context.Context, dryRun bool, epoch uint32, force bool) (changes []string, revision uint64, err error) {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
 	if epoch == 0 {
@@ -142,41 +142,49 @@ func (m *Memory) UseTicketKey(_ context.Context, epoch uint32, force bool) (chan
 		return nil, 0, api.Unready(m.Tickets.Behind)
 	}
 	changes = []string{fmt.Sprintf("ticket keys: epoch %d is used in place of %d", epoch, m.Tickets.Current)}
+	if dryRun {
+		return changes, m.revision, nil
+	}
 	m.Tickets.Current = epoch
 	m.revision++
 	return changes, m.revision, nil
 }
 
 // RevokeTicketKeys implements api.Desired.
-func (m *Memory) RevokeTicketKeys(_ context.Context, newest uint32) (changes []string, revision uint64, err error) {
+func (m *Memory) RevokeTicketKeys(_ context.Context, dryRun bool, newest uint32) (changes []string, revision uint64, err error) {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
 	if keys := m.Tickets.Keys; newest != 0 && len(keys) > 0 && keys[0].Epoch > newest {
 		return nil, m.revision, nil
 	}
-	m.Tickets = ballastv1.ListTicketKeysResponse{Needed: true, Current: 9, Keys: []*ballastv1.TicketKeyStatus{{Epoch: 9}}}
-	m.revision++
+	if !dryRun {
+		m.Tickets = ballastv1.ListTicketKeysResponse{Needed: true, Current: 9, Keys: []*ballastv1.TicketKeyStatus{{Epoch: 9}}}
+		m.revision++
+	}
 	return []string{"ticket keys: all before epoch 9 are revoked"}, m.revision, nil
 }
 
 // RevokeCertificate implements api.Desired: whatever is asked for.
-func (m *Memory) RevokeCertificate(_ context.Context, r *ballastv1.RevokeCertificateRequest) (changes []string, revision uint64, err error) {
+func (m *Memory) RevokeCertificate(_ context.Context, r *ballastv1.RevokeCertificateRequest) (*ballastv1.ChangeResponse, error) {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
 	entry := pki.Revocation{Serial: r.Serial, Name: r.Name, At: time.Now(), Reason: r.Reason}
 	if len(r.Certificate) > 0 {
 		certificate, err := x509.ParseCertificate(r.Certificate)
 		if err != nil {
-			return nil, 0, err
+			return nil, err
 		}
 		entry = pki.RevocationOf(certificate, time.Now(), r.Reason)
 	}
-	if !r.Force {
-		return nil, 0, api.Dangerous([]string{"nobody accepts " + entry.What() + " any more"})
+	warnings := []string{"nobody accepts " + entry.What() + " any more"}
+	if !r.Force && !r.DryRun {
+		return nil, api.Dangerous(warnings)
 	}
-	m.Revoked = append(m.Revoked, entry)
-	m.revision++
-	return []string{"revoked: " + entry.What()}, m.revision, nil
+	if !r.DryRun {
+		m.Revoked = append(m.Revoked, entry)
+		m.revision++
+	}
+	return &ballastv1.ChangeResponse{Changes: []string{"revoked: " + entry.What()}, Revision: m.revision, Warnings: warnings}, nil
 }
 
 // Revocations implements api.Desired.
@@ -187,7 +195,7 @@ func (m *Memory) Revocations(context.Context) ([]pki.Revocation, error) {
 }
 
 // DrainReplica implements api.Desired: it is done at once.
-func (m *Memory) DrainReplica(_ context.Context, name string, off bool) (changes []string, revision uint64, err error) {
+func (m *Memory) DrainReplica(_ context.Context, dryRun bool, name string, off bool) (changes []string, revision uint64, err error) {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
 	for _, n := range m.Ring.GetNodes() {
@@ -199,7 +207,10 @@ func (m *Memory) DrainReplica(_ context.Context, name string, off bool) (changes
 			state, what = "drained", "leaves the ring"
 		}
 		if n.State != state {
-			n.State, changes = state, []string{fmt.Sprintf("replicas: %s %s", name, what)}
+			changes = []string{fmt.Sprintf("replicas: %s %s", name, what)}
+		}
+		if n.State != state && !dryRun {
+			n.State = state
 			m.revision++
 		}
 		return changes, m.revision, nil
@@ -208,13 +219,17 @@ func (m *Memory) DrainReplica(_ context.Context, name string, off bool) (changes
 }
 
 // Forget implements api.Desired.
-func (m *Memory) Forget(_ context.Context, service, server string) (changes []string, revision uint64, err error) {
+func (m *Memory) Forget(_ context.Context, dryRun bool, service, server string) (changes []string, revision uint64, err error) {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
-	if changes, err = m.node.Forget(service, server); err != nil {
+	next := m.node
+	if changes, err = next.Forget(service, server); err != nil {
 		return nil, 0, connect.NewError(connect.CodeNotFound, err)
 	}
-	m.revision++
+	if !dryRun {
+		m.node = next
+		m.revision++
+	}
 	return changes, m.revision, nil
 }
 
@@ -282,14 +297,16 @@ func (m *Memory) LostLoadBalancers() (names []string) {
 func (m *Memory) Nodes(context.Context) ([]*ballastv1.NodeStatus, error) { return m.Members, nil }
 
 // ForgetNode implements api.Desired.
-func (m *Memory) ForgetNode(_ context.Context, name string, role pki.Role) ([]string, error) {
+func (m *Memory) ForgetNode(_ context.Context, dryRun bool, name string, role pki.Role) ([]string, error) {
 	at := slices.IndexFunc(m.Members, func(n *ballastv1.NodeStatus) bool {
 		return n.Name == name && n.Ready == "lost" && (role == "" || n.Role == string(role))
 	})
 	if at < 0 {
 		return nil, connect.NewError(connect.CodeNotFound, errors.New("not lost"))
 	}
-	m.Members = slices.Delete(m.Members, at, at+1)
+	if !dryRun {
+		m.Members = slices.Delete(m.Members, at, at+1)
+	}
 	return []string{name + ": forgotten"}, nil
 }
 

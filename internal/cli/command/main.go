@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -21,5 +22,8 @@ func Main(root *cobra.Command, arguments []string, stderr io.Writer) int {
 	go func() { cancel(Caught((<-signals).(unix.Signal))) }()
 	root.SetArgs(arguments)
 	cmd, err := root.ExecuteContextC(ctx)
+	if flag := cmd.Flags().Lookup(DryRunFlag); flag != nil && slices.Contains(arguments, "--"+DryRunFlag) {
+		flag.Changed = true // also behind what is wrong with the command line
+	}
 	return Finish(context.Cause(ctx), cmd, err, ForJournal(stderr))
 }

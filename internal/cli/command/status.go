@@ -93,7 +93,7 @@ func outcome(cause error, command *cobra.Command, err error) (status int, report
 		return statusOpen, err
 	case !errors.As(err, &with):
 		return StatusFailed, err
-	case with.status == StatusUsage && command.Annotations[UsageIsFailure] != "":
+	case with.status == StatusUsage && isDryRun(command):
 		return StatusFailed, err
 	}
 	return with.status, err
@@ -134,5 +134,10 @@ func codeOf(err error, status int) string {
 	return "failed"
 }
 
-// UsageIsFailure annotates commands for which StatusUsage is an answer.
-const UsageIsFailure = "usage is failure"
+// DryRunFlag is the flag of commands that change something: StatusUsage says then that they would.
+const DryRunFlag = "dry-run"
+
+func isDryRun(command *cobra.Command) bool {
+	flag := command.Flags().Lookup(DryRunFlag)
+	return flag != nil && flag.Changed
+}

@@ -212,7 +212,7 @@ func TestWhatHarmsClientsIsAskedAboutFirst(t *testing.T) {
 	ctl.refuse("service set web --affinity table", "say --yes")
 
 	out, err = clitest.Run(append(slices.Clone(ctl.reach), "apply", "--dry-run", "-f", write(t, "services: []\n"))...)
-	if !errors.Is(err, command.ExitStatus(2)) || !strings.Contains(out, "- service web: removed\nWARNING: service web: it goes") {
+	if !errors.Is(err, command.ExitStatus(2)) || !strings.Contains(out, "- service web: removed\nlive: service web: 0 connections end\nWARNING: service web: it goes") {
 		t.Errorf("the plan: %v, %q", err, out)
 	}
 }

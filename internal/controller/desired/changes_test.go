@@ -308,7 +308,7 @@ func TestNothingIsAnsweredAsDoneOrRefusedWithoutTheStore(t *testing.T) {
 	if revision, err := d.Newest(t.Context()); revision == 0 || !errors.As(err, &unconfirmed) {
 		t.Errorf("what is known, with a warning: %v, %v", revision, err)
 	}
-	if _, _, err := d.Forget(t.Context(), "web", "s9"); connect.CodeOf(err) != connect.CodeUnavailable {
+	if _, _, err := d.Forget(t.Context(), false, "web", "s9"); connect.CodeOf(err) != connect.CodeUnavailable {
 		t.Errorf("forgetting what is not there: %v", err)
 	}
 }

@@ -166,10 +166,10 @@ func TestARemovedServerIsForgottenWhenNobodyHasSpokenToItForLong(t *testing.T) {
 	if writes > 90/2 {
 		t.Errorf("%d writes: the last sign of life need not be exact", writes)
 	}
-	if _, _, err := d.Forget(t.Context(), "web", "s2"); err != nil {
+	if _, _, err := d.Forget(t.Context(), false, "web", "s2"); err != nil {
 		t.Errorf("its id rests, and cannot be given up: %v", err)
 	}
-	if _, _, err := d.Forget(t.Context(), "web", "s2"); connect.CodeOf(err) != connect.CodeNotFound {
+	if _, _, err := d.Forget(t.Context(), false, "web", "s2"); connect.CodeOf(err) != connect.CodeNotFound {
 		t.Errorf("forgotten twice: %v", err)
 	}
 }

@@ -56,23 +56,15 @@ func (e Editor) whyBroken(err error) error {
 }
 
 // Forget gives up a removed server and its id; see api.Desired.
-func (e Editor) Forget(ctx context.Context, service, server string) (changes []string, revision uint64, err error) {
-	record := documents.ChangeBy(ctx)
-	revision, err = e.writer.Commit(ctx, record, func(now *documents.Snapshot) ([]store.Document, error) {
+func (e Editor) Forget(ctx context.Context, dryRun bool, service, server string) (changes []string, revision uint64, err error) {
+	return e.writer.Record(ctx, dryRun, func(now *documents.Snapshot) (changes []string, wanted []store.Document, err error) {
 		n := now.Node()
-		changes, err := n.Forget(service, server)
-		if err != nil {
-			return nil, connect.NewError(connect.CodeNotFound, err)
+		if changes, err = n.Forget(service, server); err != nil {
+			return nil, nil, connect.NewError(connect.CodeNotFound, err)
 		}
-		record.Changes = changes
-		return now.Changes(n)
+		wanted, err = now.Changes(n)
+		return changes, wanted, err
 	})
-	if err != nil {
-		e.writer.log.Debug("a change was refused", "by", record.By, "error", err)
-		return nil, 0, err
-	}
-	e.writer.log.Info("changed", "by", record.By, "revision", revision, "changes", record.Changes)
-	return record.Changes, revision, nil
 }
 
 // SwitchOff ends the drain of a server whose deadline has passed: it gets no packets any more.

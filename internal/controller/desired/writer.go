@@ -172,20 +172,23 @@ func noteSteps(err error, partly bool) error {
 }
 
 // Record commits what decide makes of the state, and notes in the history and in the log who did what, if that is
-// anything.
+// anything. A dry run only tells.
 func (w *Writer) Record(
-	ctx context.Context, decide func(*documents.Snapshot) (changes []string, wanted []store.Document, err error),
+	ctx context.Context, dryRun bool, decide func(*documents.Snapshot) (changes []string, wanted []store.Document, err error),
 ) (changes []string, revision uint64, err error) {
 	record := documents.ChangeBy(ctx)
 	revision, err = w.Commit(ctx, record, func(now *documents.Snapshot) (wanted []store.Document, err error) {
 		changes, wanted, err = decide(now)
-		record.Changes = changes
+		if record.Changes = changes; dryRun {
+			return nil, err
+		}
 		return wanted, err
 	})
 	if err != nil {
+		w.log.Debug("a change was refused", "by", record.By, "error", err)
 		return nil, 0, err
 	}
-	if len(changes) > 0 {
+	if len(changes) > 0 && !dryRun {
 		w.log.Info("changed", "by", record.By, "revision", revision, "changes", changes)
 	}
 	return changes, revision, nil

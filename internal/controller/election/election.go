@@ -80,11 +80,14 @@ func (e *Election) Now() Standing {
 // Leads reports whether this controller leads a service now.
 func (e *Election) Leads(service string) bool { return e.Now().Leads(e.o.Self.Name, service) }
 
-// Forget forgets a controller whose lease has ended, and reports whether there was one of that name.
-func (e *Election) Forget(name string) bool {
+// Forget forgets a controller whose lease has ended, and reports whether there was one of that name. A dry run only reports.
+func (e *Election) Forget(dryRun bool, name string) bool {
 	e.mutex.Lock()
 	defer e.mutex.Unlock()
 	_, known := e.gone[name]
+	if dryRun {
+		return known
+	}
 	e.gone = maps.Clone(e.gone)
 	delete(e.gone, name)
 	return known

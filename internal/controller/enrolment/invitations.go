@@ -48,7 +48,7 @@ func (e *Enrolment) Invite(ctx context.Context, r *ballastv1.InviteRequest) (*ba
 	invitation.By = by
 	token := enrol.NewToken(invitation.Role, pki.HashOf(e.o.Credentials.Root()), invitation.Ends)
 	invitation.Hash = token.Hash()
-	_, _, err = e.o.Writer.Record(ctx, func(now *documents.Snapshot) ([]string, []store.Document, error) {
+	changes, _, err := e.o.Writer.Record(ctx, r.DryRun, func(now *documents.Snapshot) ([]string, []store.Document, error) {
 		if _, err := e.signing(now, at); err != nil {
 			return nil, nil, err
 		}
@@ -61,6 +61,9 @@ func (e *Enrolment) Invite(ctx context.Context, r *ballastv1.InviteRequest) (*ba
 	})
 	if err != nil {
 		return nil, err
+	}
+	if r.DryRun { // a token that nobody would take
+		return &ballastv1.InviteResponse{Changes: changes}, nil
 	}
 	return &ballastv1.InviteResponse{Token: token.String(), Invitation: toProto(token.ID, invitation), Controllers: e.addresses()}, nil
 }
@@ -143,7 +146,7 @@ func (e *Enrolment) ListInvitations(ctx context.Context, _ *ballastv1.ListInvita
 
 // RevokeInvitation implements ballastv1connect.EnrolmentHandler.
 func (e *Enrolment) RevokeInvitation(ctx context.Context, r *ballastv1.RevokeInvitationRequest) (*ballastv1.ChangeResponse, error) {
-	changes, revision, err := e.o.Writer.Record(ctx, func(now *documents.Snapshot) ([]string, []store.Document, error) {
+	changes, revision, err := e.o.Writer.Record(ctx, r.DryRun, func(now *documents.Snapshot) ([]string, []store.Document, error) {
 		before := now.Invitations[r.Id]
 		switch {
 		case before == nil:
@@ -169,13 +172,17 @@ func (e *Enrolment) SetSigningAuthority(ctx context.Context, r *ballastv1.SetSig
 	if err != nil {
 		return nil, connect.NewError(connect.CodeInvalidArgument, err)
 	}
-	changes, revision, err := e.o.Writer.Record(ctx, func(now *documents.Snapshot) ([]string, []store.Document, error) {
-		if _, err := e.signing(now, e.o.Now()); err == nil && !r.Force {
-			return nil, nil, api.Dangerous([]string{"there is a signing authority already: what it has signed stays valid, and nodes renew with the new one"})
+	var warnings []string
+	changes, revision, err := e.o.Writer.Record(ctx, r.DryRun, func(now *documents.Snapshot) ([]string, []store.Document, error) {
+		if _, err := e.signing(now, e.o.Now()); err == nil {
+			warnings = []string{"there is a signing authority already: what it has signed stays valid, and nodes renew with the new one"}
+			if !r.Force && !r.DryRun {
+				return nil, nil, api.Dangerous(warnings)
+			}
 		}
 		document, err := now.Put(documents.SigningKey, documents.Signing{Certificate: r.Certificate, Key: r.Key})
 		return []string{fmt.Sprintf("signing authority: serial number %s, valid until %s", pki.SerialOf(next.Certificate), next.Certificate.NotAfter.Format(time.DateOnly))},
 			[]store.Document{document}, err
 	})
-	return &ballastv1.ChangeResponse{Changes: changes, Revision: revision}, err
+	return &ballastv1.ChangeResponse{Changes: changes, Revision: revision, Warnings: warnings}, err
 }

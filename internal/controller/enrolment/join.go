@@ -87,7 +87,7 @@ func (e *Enrolment) Join(ctx context.Context, source netip.Addr, r *ballastv1.Jo
 		return nil, err
 	}
 	by := api.Caller{Name: wanted.Name, Role: string(wanted.Role), Address: source.String()}
-	_, _, err = e.o.Writer.Record(api.WithCaller(ctx, by), func(now *documents.Snapshot) (changes []string, changed []store.Document, err error) {
+	_, _, err = e.o.Writer.Record(api.WithCaller(ctx, by), false, func(now *documents.Snapshot) (changes []string, changed []store.Document, err error) {
 		at := e.o.Now()
 		chain, changed, err = e.admit(now, at, source, r, &wanted)
 		if err != nil || len(changed) == 0 {

@@ -45,7 +45,7 @@ func (e *Enrolment) Renew(ctx context.Context, r *ballastv1.RenewRequest) (*ball
 		return nil, connect.NewError(connect.CodeInvalidArgument, err)
 	}
 	var chain [][]byte
-	_, _, err = e.o.Writer.Record(ctx, func(now *documents.Snapshot) (changes []string, changed []store.Document, err error) {
+	_, _, err = e.o.Writer.Record(ctx, false, func(now *documents.Snapshot) (changes []string, changed []store.Document, err error) {
 		chain, changed, err = e.renewed(now, e.o.Now(), shown, &wanted)
 		return nil, changed, err // the history would be full of them
 	})

@@ -130,7 +130,7 @@ func TestWhatTheStoreHasRevokedIsNotRenewed(t *testing.T) {
 	c.delegate(c.ca.Dir)
 	c.pass(21 * 24 * time.Hour)
 	revoke := func(r pki.Revocation) {
-		_, _, err := c.all[0].o.Writer.Record(t.Context(), func(now *documents.Snapshot) ([]string, []store.Document, error) {
+		_, _, err := c.all[0].o.Writer.Record(t.Context(), false, func(now *documents.Snapshot) ([]string, []store.Document, error) {
 			document, err := now.Put(documents.RevokedPrefix+r.Key(), &r)
 			return []string{"revoked"}, []store.Document{document}, err
 		})

@@ -96,8 +96,8 @@ func (f *Fleet) Change(ctx context.Context, dryRun bool, edit fleet.Edit) ([]str
 }
 
 // Forget implements api.Desired.
-func (f *Fleet) Forget(ctx context.Context, service, server string) ([]string, uint64, error) {
-	return f.o.Editor.Forget(ctx, service, server)
+func (f *Fleet) Forget(ctx context.Context, dryRun bool, service, server string) ([]string, uint64, error) {
+	return f.o.Editor.Forget(ctx, dryRun, service, server)
 }
 
 // Servers implements api.Desired.
@@ -113,8 +113,8 @@ func (f *Fleet) Replicas(context.Context) (*ballastv1.ListReplicasResponse, erro
 }
 
 // DrainReplica implements api.Desired.
-func (f *Fleet) DrainReplica(ctx context.Context, name string, off bool) ([]string, uint64, error) {
-	return f.o.Ring.Drain(ctx, name, off)
+func (f *Fleet) DrainReplica(ctx context.Context, dryRun bool, name string, off bool) ([]string, uint64, error) {
+	return f.o.Ring.Drain(ctx, dryRun, name, off)
 }
 
 // TicketKeys implements api.Desired.
@@ -123,13 +123,13 @@ func (f *Fleet) TicketKeys(context.Context) (*ballastv1.ListTicketKeysResponse, 
 }
 
 // UseTicketKey implements api.Desired.
-func (f *Fleet) UseTicketKey(ctx context.Context, epoch uint32, force bool) ([]string, uint64, error) {
-	return f.o.Tickets.Use(ctx, epoch, force)
+func (f *Fleet) UseTicketKey(ctx context.Context, dryRun bool, epoch uint32, force bool) ([]string, uint64, error) {
+	return f.o.Tickets.Use(ctx, dryRun, epoch, force)
 }
 
 // RevokeTicketKeys implements api.Desired.
-func (f *Fleet) RevokeTicketKeys(ctx context.Context, newest uint32) ([]string, uint64, error) {
-	return f.o.Tickets.Revoke(ctx, newest)
+func (f *Fleet) RevokeTicketKeys(ctx context.Context, dryRun bool, newest uint32) ([]string, uint64, error) {
+	return f.o.Tickets.Revoke(ctx, dryRun, newest)
 }
 
 // Sources implements api.Desired.
@@ -142,12 +142,12 @@ func (f *Fleet) LostLoadBalancers() []string { return f.o.Nodes.LostLoadBalancer
 func (f *Fleet) Nodes(context.Context) ([]*ballastv1.NodeStatus, error) { return f.o.Nodes.List() }
 
 // ForgetNode implements api.Desired.
-func (f *Fleet) ForgetNode(ctx context.Context, name string, role pki.Role) ([]string, error) {
-	return f.o.Forgetter.Forget(ctx, name, role)
+func (f *Fleet) ForgetNode(ctx context.Context, dryRun bool, name string, role pki.Role) ([]string, error) {
+	return f.o.Forgetter.Forget(ctx, dryRun, name, role)
 }
 
 // RevokeCertificate implements api.Desired.
-func (f *Fleet) RevokeCertificate(ctx context.Context, r *ballastv1.RevokeCertificateRequest) ([]string, uint64, error) {
+func (f *Fleet) RevokeCertificate(ctx context.Context, r *ballastv1.RevokeCertificateRequest) (*ballastv1.ChangeResponse, error) {
 	return f.o.Revoker.Revoke(ctx, r)
 }
 

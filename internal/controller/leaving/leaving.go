@@ -32,8 +32,8 @@ type Options struct {
 	Fleet  ballastv1connect.FleetHandler // as operators are answered
 	Engine *engine.Engine
 	Mirror *desired.Mirror
-	Revoke func(context.Context, *ballastv1.RevokeCertificateRequest) (changes []string, revision uint64, err error)
-	Forget func(ctx context.Context, name string, role pki.Role) (changes []string, err error)
+	Revoke func(context.Context, *ballastv1.RevokeCertificateRequest) (*ballastv1.ChangeResponse, error)
+	Forget func(ctx context.Context, dryRun bool, name string, role pki.Role) (changes []string, err error)
 }
 
 // Leaving implements ballastv1connect.LeavingHandler.
@@ -187,11 +187,11 @@ func (l *Leaving) Leave(ctx context.Context, _ *ballastv1.LeaveRequest) (*ballas
 		answer.Remains = append(answer.Remains, fmt.Sprintf("%s has a newer certificate as %s: if nobody uses it, `ballast ctl pki revoke %s%s`, then `ballast ctl node forget %s`",
 			who.Name, who.Role, who.Name, " --role "+who.Role, who.Name))
 	}
-	changes, revision, err := l.o.Revoke(ctx, &ballastv1.RevokeCertificateRequest{Serial: pki.SerialOf(by.Certificate), Reason: "it has left", Force: true, LockOut: true})
+	revoked, err := l.o.Revoke(ctx, &ballastv1.RevokeCertificateRequest{Serial: pki.SerialOf(by.Certificate), Reason: "it has left", Force: true, LockOut: true})
 	if err != nil {
 		return nil, err
 	}
-	answer.Changes, answer.Revision = append(answer.Changes, changes...), revision
+	answer.Changes, answer.Revision = append(answer.Changes, revoked.Changes...), revoked.Revision
 	return answer, nil
 }
 
@@ -200,7 +200,7 @@ func (l *Leaving) forget(ctx context.Context, who *pki.Identity) (changes []stri
 	ctx, cancel := context.WithTimeout(ctx, endsWithin)
 	defer cancel()
 	for look := time.NewTicker(lookEvery); ; {
-		if changes, err = l.o.Forget(ctx, who.Name, who.Role); connect.CodeOf(err) != connect.CodeFailedPrecondition || err == nil {
+		if changes, err = l.o.Forget(ctx, false, who.Name, who.Role); connect.CodeOf(err) != connect.CodeFailedPrecondition || err == nil {
 			look.Stop()
 			return changes, err
 		}

@@ -120,8 +120,11 @@ func (c *Cluster) RemoveController(ctx context.Context, r *ballastv1.RemoveContr
 	case len(members) == 1:
 		return nil, refuse(connect.CodeFailedPrecondition, "controller %s is the only one: the fleet's state is nowhere else", r.Name)
 	}
-	id := members[at].ID
-	err = c.remove(ctx, slices.Delete(members, at, at+1), id)
+	id, change := members[at].ID, removed(r.Name)
+	if members = slices.Delete(members, at, at+1); r.DryRun {
+		return &ballastv1.RemoveControllerResponse{Changes: []string{change}}, c.majority(members)
+	}
+	err = c.remove(ctx, members, id)
 	switch {
 	case errors.Is(err, etcd.ErrLastQuorum):
 		return nil, connect.NewError(connect.CodeFailedPrecondition, err)
@@ -129,7 +132,6 @@ func (c *Cluster) RemoveController(ctx context.Context, r *ballastv1.RemoveContr
 		return nil, unavailable(err)
 	}
 	by, _ := api.CallerOf(ctx)
-	change := removed(r.Name)
 	c.o.Log.Info("changed", "by", by, "changes", []string{change})
 	return &ballastv1.RemoveControllerResponse{Changes: []string{change}}, nil
 }
@@ -147,6 +149,16 @@ func (c *Cluster) remove(ctx context.Context, others []etcd.Peer, id uint64) err
 		case <-time.After(touchPause):
 		}
 	}
+}
+
+// majority refuses (FAILED_PRECONDITION) to leave the store to peers of whom too few live.
+func (c *Cluster) majority(peers []etcd.Peer) error {
+	live := c.o.Live()
+	dead := len(slices.DeleteFunc(slices.Clone(peers), func(p etcd.Peer) bool { return election.Lives(p.Name, live) }))
+	if 2*dead >= len(peers) {
+		return connect.NewError(connect.CodeFailedPrecondition, etcd.ErrLastQuorum)
+	}
+	return nil
 }
 
 // allLive reports whether all of these have been heard of in the store.

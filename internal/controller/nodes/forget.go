@@ -40,9 +40,9 @@ type Forgetter struct{ o ForgetOptions }
 func NewForgetter(o ForgetOptions) *Forgetter { return &Forgetter{o} }
 
 // Forget forgets nodes of a name, of one role or, if that is empty, of all, here and at all other controllers that live. A
-// controller that asks has been asked itself, and passes it on.
-func (f *Forgetter) Forget(ctx context.Context, name string, role pki.Role) (changes []string, err error) {
-	changes, err = f.here(ctx, name, role)
+// controller that asks has been asked itself, and passes it on. A dry run only tells.
+func (f *Forgetter) Forget(ctx context.Context, dryRun bool, name string, role pki.Role) (changes []string, err error) {
+	changes, err = f.here(ctx, dryRun, name, role)
 	by, _ := api.CallerOf(ctx)
 	if err != nil && connect.CodeOf(err) != connect.CodeNotFound || by.Role == string(pki.Controller) {
 		return changes, err
@@ -54,7 +54,7 @@ func (f *Forgetter) Forget(ctx context.Context, name string, role pki.Role) (cha
 		}
 	}
 	for _, other := range others {
-		there, refused := f.at(ctx, other, name, role)
+		there, refused := f.at(ctx, other, dryRun, name, role)
 		for _, line := range there {
 			changes = append(changes, other.Name+": "+line)
 		}
@@ -73,22 +73,22 @@ func (f *Forgetter) Forget(ctx context.Context, name string, role pki.Role) (cha
 	return changes, nil
 }
 
-func (f *Forgetter) at(ctx context.Context, other store.Member, name string, role pki.Role) ([]string, error) {
+func (f *Forgetter) at(ctx context.Context, other store.Member, dryRun bool, name string, role pki.Role) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
 	defer cancel()
-	client := api.NewFleetClient([]string{other.Address}, f.o.Credentials.To(pki.Controller, other.Name))
-	answer, err := client.ForgetNode(ctx, &ballastv1.NodeRequest{Node: name, Role: string(role)})
+	client := api.NewFleetClient([]string{other.Address}, f.o.Credentials.To(pki.Controller, other.Name), api.WithDryRun(dryRun))
+	answer, err := client.ForgetNode(ctx, &ballastv1.NodeRequest{Node: name, Role: string(role), DryRun: dryRun})
 	return answer.GetChanges(), err
 }
 
 // here also forgets controllers whose lease has ended.
-func (f *Forgetter) here(ctx context.Context, name string, role pki.Role) (changes []string, err error) {
-	gone := (role == "" || role == pki.Controller) && f.o.Election.Forget(name)
-	changes, err = f.o.Joined.Forget(name, role)
+func (f *Forgetter) here(ctx context.Context, dryRun bool, name string, role pki.Role) (changes []string, err error) {
+	gone := (role == "" || role == pki.Controller) && f.o.Election.Forget(dryRun, name)
+	changes, err = f.o.Joined.Forget(dryRun, name, role)
 	if gone {
 		changes, err = append(changes, fmt.Sprintf("controller %s: forgotten", name)), nil
 	}
-	if err == nil {
+	if err == nil && !dryRun {
 		if role == "" || role == pki.LB {
 			if err := f.o.ForgetReplica(ctx, name); err != nil {
 				return changes, err

@@ -15,8 +15,8 @@ import (
 )
 
 // Drain keeps a load balancer off the ring, or lets it on again; see api.Desired.
-func (m *Manager) Drain(ctx context.Context, name string, off bool) (changes []string, revision uint64, err error) {
-	return m.o.Writer.Record(ctx, func(now *documents.Snapshot) (changes []string, wanted []store.Document, err error) {
+func (m *Manager) Drain(ctx context.Context, dryRun bool, name string, off bool) (changes []string, revision uint64, err error) {
+	return m.o.Writer.Record(ctx, dryRun, func(now *documents.Snapshot) (changes []string, wanted []store.Document, err error) {
 		members := now.Ring
 		if members.Node(name) == nil {
 			return nil, nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("no load balancer %q has come to the ring: see `ballast ctl replica list`", name))

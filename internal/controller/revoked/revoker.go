@@ -53,20 +53,20 @@ func errLockOut(out []string) error {
 }
 
 // Revoke has nobody accept certificates any more; see api.Desired.
-func (v *Revoker) Revoke(ctx context.Context, r *ballastv1.RevokeCertificateRequest) (changes []string, revision uint64, err error) {
+func (v *Revoker) Revoke(ctx context.Context, r *ballastv1.RevokeCertificateRequest) (*ballastv1.ChangeResponse, error) {
 	entry, err := v.revocation(ctx, r)
 	if err != nil {
-		return nil, 0, connect.NewError(connect.CodeInvalidArgument, err)
+		return nil, connect.NewError(connect.CodeInvalidArgument, err)
 	}
 	warnings := []string{fmt.Sprintf("%s: nobody accepts it from now on, and that cannot be taken back: its owner needs another one (`ballast ctl pki issue`)", entry.What())}
 	out := v.lockedOut(ctx, &entry, v.o.Mirror.Now())
 	if len(out) > 0 && !r.LockOut {
-		return nil, 0, errLockOut(out)
+		return nil, errLockOut(out)
 	}
 	warnings = append(warnings, out...)
 	departure, err := v.o.Departure(ctx, &entry)
 	if err != nil && !r.LockOut {
-		return nil, 0, connect.NewError(connect.CodeUnavailable, fmt.Errorf("find out who leaves the store with it: %w", err))
+		return nil, connect.NewError(connect.CodeUnavailable, fmt.Errorf("find out who leaves the store with it: %w", err))
 	}
 	warnings = append(warnings, departure.Warnings()...)
 	warnings = append(warnings, v.signs(&entry)...)
@@ -78,18 +78,22 @@ func (v *Revoker) Revoke(ctx context.Context, r *ballastv1.RevokeCertificateRequ
 	if len(covered) > 1 {
 		warnings = append(warnings, fmt.Sprintf("%s has several: %s: to revoke those of one role, name it (`--role`)", entry.Name, strings.Join(covered, ", ")))
 	}
-	if !r.Force {
-		return nil, 0, api.Dangerous(append(warnings, v.cutOff(&entry)...))
+	if warnings = append(warnings, v.cutOff(&entry)...); !r.Force && !r.DryRun {
+		return nil, api.Dangerous(warnings)
 	}
-	removed, err := departure.RemoveOthers(ctx, r.LockOut)
+	var removed []string
+	if !r.DryRun {
+		removed, err = departure.RemoveOthers(ctx, r.LockOut)
+	}
 	switch {
 	case errors.Is(err, etcd.ErrLastQuorum):
-		return nil, 0, errLockOut([]string{err.Error()})
-	case err != nil:
-		return nil, 0, connect.NewError(connect.CodeUnavailable, err)
+		return nil, errLockOut([]string{err.Error()})
+	case err != nil && !r.DryRun:
+		return nil, connect.NewError(connect.CodeUnavailable, err)
 	}
 	record := documents.ChangeBy(ctx)
-	revision, err = v.o.Writer.Commit(ctx, record, func(now *documents.Snapshot) ([]store.Document, error) {
+	var changes []string
+	revision, err := v.o.Writer.Commit(ctx, record, func(now *documents.Snapshot) ([]store.Document, error) {
 		changes, record.Changes = nil, nil
 		if news, err := admits(ctx, now, &entry); err != nil || !news {
 			return nil, err
@@ -111,7 +115,9 @@ func (v *Revoker) Revoke(ctx context.Context, r *ballastv1.RevokeCertificateRequ
 			changes[0] += " (no node or controller of that name is known)"
 		}
 		changes = append(changes, removed...)
-		record.Changes = changes
+		if record.Changes = changes; r.DryRun {
+			return nil, nil
+		}
 		document, err := now.Put(documents.RevokedPrefix+entry.Key(), &entry)
 		return []store.Document{document}, err
 	})
@@ -119,7 +125,11 @@ func (v *Revoker) Revoke(ctx context.Context, r *ballastv1.RevokeCertificateRequ
 		if len(removed) > 0 {
 			err = connect.NewError(connect.CodeOf(err), fmt.Errorf("%s, but the certificate is not revoked: %w", strings.Join(removed, "; "), err))
 		}
-		return nil, 0, err
+		return nil, err
+	}
+	answer := &ballastv1.ChangeResponse{Changes: changes, Revision: revision, Warnings: warnings}
+	if r.DryRun {
+		return answer, nil
 	}
 	if len(changes) == 0 {
 		changes = removed // it was revoked before
@@ -128,7 +138,8 @@ func (v *Revoker) Revoke(ctx context.Context, r *ballastv1.RevokeCertificateRequ
 	if len(changes) > 0 {
 		v.o.Log.Info("changed", "by", record.By, "revision", revision, "changes", changes)
 	}
-	return changes, revision, nil
+	answer.Changes = changes
+	return answer, nil
 }
 
 // admits reports whether an entry is news to the list; an error: there is no room for it.

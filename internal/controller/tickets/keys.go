@@ -24,9 +24,9 @@ var errNone = connect.NewError(connect.CodeFailedPrecondition, errors.New("there
 
 // change carries out what somebody asks for; see api.Desired.
 func (m *Manager) change(
-	ctx context.Context, decide func(now *documents.Snapshot) (next rotation.TicketKeys, change string, err error),
+	ctx context.Context, dryRun bool, decide func(now *documents.Snapshot) (next rotation.TicketKeys, change string, err error),
 ) (changes []string, revision uint64, err error) {
-	return m.o.Writer.Record(ctx, func(now *documents.Snapshot) (changes []string, wanted []store.Document, err error) {
+	return m.o.Writer.Record(ctx, dryRun, func(now *documents.Snapshot) (changes []string, wanted []store.Document, err error) {
 		if now.Tickets.Current == 0 {
 			return nil, nil, errNone
 		}
@@ -40,8 +40,8 @@ func (m *Manager) change(
 }
 
 // Use has tickets made by the key of an epoch; see api.Desired.
-func (m *Manager) Use(ctx context.Context, epoch uint32, force bool) (changes []string, revision uint64, err error) {
-	return m.change(ctx, func(now *documents.Snapshot) (next rotation.TicketKeys, change string, err error) {
+func (m *Manager) Use(ctx context.Context, dryRun bool, epoch uint32, force bool) (changes []string, revision uint64, err error) {
+	return m.change(ctx, dryRun, func(now *documents.Snapshot) (next rotation.TicketKeys, change string, err error) {
 		t, epoch := &now.Tickets, epoch
 		if epoch == 0 {
 			epoch = t.Next()
@@ -72,10 +72,10 @@ func (m *Manager) Use(ctx context.Context, epoch uint32, force bool) (changes []
 }
 
 // Revoke puts a new key in the place of all; see api.Desired.
-func (m *Manager) Revoke(ctx context.Context, newest uint32) (changes []string, revision uint64, err error) {
+func (m *Manager) Revoke(ctx context.Context, dryRun bool, newest uint32) (changes []string, revision uint64, err error) {
 	var fresh rotation.TicketSecret
 	rand.Read(fresh[:])
-	return m.change(ctx, func(now *documents.Snapshot) (next rotation.TicketKeys, change string, err error) {
+	return m.change(ctx, dryRun, func(now *documents.Snapshot) (next rotation.TicketKeys, change string, err error) {
 		if newest != 0 && !now.Tickets.Has(newest) {
 			return next, "", nil
 		}

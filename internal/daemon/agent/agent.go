@@ -183,10 +183,10 @@ func Run(ctx context.Context, o Options) (err error) {
 		running.Go(func() { d.renewal.Run(ctx) })
 	}
 	if o.Config != "" {
-		if err := configfile.Watch(ctx, o.Config, func() { d.reload(false) }); err != nil {
+		if err := configfile.Watch(ctx, o.Config, func() { d.reload(configfile.Taking{}) }); err != nil {
 			return errors.Join(err, undo())
 		}
-		d.reload(false) // it may have changed before it was watched
+		d.reload(configfile.Taking{}) // it may have changed before it was watched
 	}
 	if d.client != nil {
 		d.runReports(ctx, &running)
@@ -303,12 +303,12 @@ func (d *daemon) awaitProgress() {
 	d.tunnels.Do(func(*tunnels.Tunnels) {})
 }
 
-func (d *daemon) reload(force bool) (changes []string, err error) {
+func (d *daemon) reload(how configfile.Taking) (changed api.Changed, err error) {
 	d.reading.Lock()
 	defer d.reading.Unlock()
 	file, err := configfile.Load(d.options.Config, d.log)
-	d.reconciler.Do(func(r *reconciler) { changes, err = r.reload(file, err, force) })
-	return changes, err
+	d.reconciler.Do(func(r *reconciler) { changed.Changes, err = r.reload(file, err, how) })
+	return changed, err
 }
 
 // onState takes a state of a controller, unless another one has sent a newer one. One that knows no service may know none that this host is a
@@ -383,14 +383,14 @@ func (d *daemon) routes() *api.Server {
 		return fleet, nil
 	})
 	s.Handle("GET "+api.PathCounters, func(*http.Request) (any, error) { return d.reports.counters() })
-	s.Handle("POST "+api.PathConfigAction, func(r *http.Request) (any, error) {
+	s.HandleChange(http.MethodPost, api.PathConfigAction, func(r *http.Request, dryRun bool) (any, error) {
 		if r.PathValue("action") != "reload" {
 			return nil, api.BadRequest("this is an agent: what can be asked of it is `ballast ctl config reload`")
 		}
 		if d.options.Config == "" {
-			return configfile.AskedOfControllers(d.client)
+			return configfile.AskedOfControllers(dryRun, d.client)
 		}
-		return configfile.Asked(r, d.log, d.reload)
+		return configfile.Asked(r, dryRun, d.log, d.reload)
 	})
 	s.HandleRaw("GET "+api.PathMetrics, d.reports.metricsHandler())
 	s.Otherwise("this is an agent: `ballast ctl` status, counters, metrics and config reload work here; the rest is asked at a load balancer, or with --controller")

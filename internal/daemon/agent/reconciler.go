@@ -193,12 +193,18 @@ func (r *reconciler) attachLate() {
 
 // reload applies a configuration file that was read, if it was; one that cannot be applied is refused and the old state is kept. By force
 // it is taken although living connections lose their server. It returns what changed, a line each.
-func (r *reconciler) reload(file *config.File, err error, force bool) (changes []string, _ error) {
+func (r *reconciler) reload(file *config.File, err error, how configfile.Taking) (changes []string, _ error) {
 	refused := r.file.Error
-	if err == nil && !force {
+	if err == nil && !how.Force {
 		if err = r.serving.KeepsCookies(file, r.known); err != nil {
 			err = configfile.ByForce(err, r.instance, "reload")
 		}
+	}
+	if how.DryRun {
+		if err == nil {
+			changes, err = r.serving.Foresee(file)
+		}
+		return changes, err
 	}
 	if err == nil {
 		generation := r.serving.Generation

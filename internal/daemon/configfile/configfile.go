@@ -111,21 +111,27 @@ func ByForce(err error, instance, action string) error {
 	return fmt.Errorf("%w; if the file is right: `%s config %s --force` takes it, and connections that carry what it replaces lose their servers", err, api.Ctl(instance), action)
 }
 
+// Taking is how a file is taken.
+type Taking struct {
+	DryRun bool // only tell what would change
+	Force  bool // although living connections lose their servers
+}
+
 // Asked reads the file, or goes back to it, because somebody asks for it.
-func Asked(r *http.Request, log *slog.Logger, take func(force bool) ([]string, error)) (any, error) {
-	force := r.URL.Query().Get(api.Force) == "true"
-	if force {
+func Asked(r *http.Request, dryRun bool, log *slog.Logger, take func(Taking) (api.Changed, error)) (any, error) {
+	how := Taking{DryRun: dryRun, Force: r.URL.Query().Get(api.Force) == "true"}
+	if how.Force && !dryRun {
 		log.Warn("the configuration is read by force: living connections may lose their servers", "by", api.CallerName(r.Context()))
 	}
-	changes, err := take(force)
+	changed, err := take(how)
 	if err != nil {
 		return nil, api.BadRequest("%s", err)
 	}
-	return api.Changed{Changes: changes}, nil
+	return changed, nil
 }
 
 // AskedOfControllers has controllers tell their complete state again, because somebody asks a daemon for it that has no file.
-func AskedOfControllers(controllers interface {
+func AskedOfControllers(dryRun bool, controllers interface {
 	Connected() []string
 	Rejoin()
 }) (any, error) {
@@ -133,6 +139,8 @@ func AskedOfControllers(controllers interface {
 	if len(connected) == 0 {
 		return nil, api.BadRequest("no controller is connected: the last state goes on, and the first controller that is reached sends the complete one")
 	}
-	controllers.Rejoin()
+	if !dryRun {
+		controllers.Rejoin()
+	}
 	return api.Changed{Changes: []string{"asked for the complete state: " + strings.Join(connected, ", ")}}, nil
 }

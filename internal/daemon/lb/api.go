@@ -24,13 +24,13 @@ func (e endpoints) routes() *api.Server {
 	s.Handle("GET "+api.PathStatus, func(*http.Request) (any, error) { return e.status(), nil })
 	s.Handle("GET "+api.PathRunning, func(*http.Request) (any, error) { return e.tables.Now().Running.Clone(), nil })
 	s.Handle("GET "+api.PathCounters, func(*http.Request) (any, error) { return report.Counters(e.tables.Now()) })
-	s.Handle("DELETE "+api.PathCounters, e.resetCounters)
+	s.HandleChange(http.MethodDelete, api.PathCounters, e.resetCounters)
 	s.Handle("GET "+api.PathServices, func(*http.Request) (any, error) { return e.services() })
 	s.Handle("GET "+api.PathSessions, func(*http.Request) (any, error) { return report.Sessions(e.tables.Now()) })
 	s.Handle("GET "+api.PathConfigDiff, func(*http.Request) (any, error) {
 		return api.Changed{Changes: e.tables.Now().Differences()}, e.refuseWithoutFile()
 	})
-	s.Handle("POST "+api.PathConfigAction, e.configAction)
+	s.HandleChange(http.MethodPost, api.PathConfigAction, e.configAction)
 	s.Handle("GET "+api.PathBGP, func(*http.Request) (any, error) {
 		if status := e.bgp.Status(); status != nil {
 			return status, nil
@@ -45,8 +45,8 @@ func (e endpoints) routes() *api.Server {
 	})
 	s.Handle("GET "+api.PathConnections, e.sweeper.Connections)
 	s.Handle("GET "+api.PathSuspects, e.sweeper.ListSuspects)
-	s.Handle("POST "+api.PathSuspects, e.sweeper.SetSuspect)
-	s.Handle("DELETE "+api.PathSuspects, e.sweeper.ClearSuspect)
+	s.HandleChange(http.MethodPost, api.PathSuspects, e.sweeper.SetSuspect)
+	s.HandleChange(http.MethodDelete, api.PathSuspects, e.sweeper.ClearSuspect)
 	s.HandleRaw("GET "+api.PathTrace, e.tracer)
 	s.HandleRaw("GET "+api.PathMetrics, e.metricsHandler())
 	s.HandleRaw(api.NewFleetHandler(fleetAPI(e)))
@@ -87,28 +87,31 @@ func (e endpoints) refuseWithoutFile() error {
 		"`%s history` who changed what", ask, ask)
 }
 
-func (e endpoints) configAction(r *http.Request) (any, error) {
+func (e endpoints) configAction(r *http.Request, dryRun bool) (any, error) {
 	if e.controllers != nil && r.PathValue("action") == "reload" {
-		return configfile.AskedOfControllers(e.controllers)
+		return configfile.AskedOfControllers(dryRun, e.controllers)
 	}
 	if err := e.refuseWithoutFile(); err != nil {
 		return nil, err
 	}
 	switch r.PathValue("action") {
 	case "reload":
-		return configfile.Asked(r, e.log, e.Reload)
+		return configfile.Asked(r, dryRun, e.log, e.Reload)
 	case "reset":
-		return configfile.Asked(r, e.log, func(force bool) ([]string, error) { return e.reset(api.CallerName(r.Context()), force) })
+		return configfile.Asked(r, dryRun, e.log, func(how configfile.Taking) (api.Changed, error) { return e.reset(api.CallerName(r.Context()), how) })
 	}
 	return nil, api.BadRequest("unknown action %q: use reload or reset", r.PathValue("action"))
 }
 
 // resetCounters makes removed servers count as just seen: their linger begins again, which is the safe side.
-func (e endpoints) resetCounters(r *http.Request) (any, error) {
+func (e endpoints) resetCounters(r *http.Request, dryRun bool) (any, error) {
+	changes := []string{"counters of services and servers: reset"}
+	if dryRun {
+		return api.Changed{Changes: changes}, nil
+	}
 	if err := e.tables.ResetCounters(); err != nil {
 		return nil, fmt.Errorf("reset counters: %w", err)
 	}
-	changes := []string{"counters of services and servers: reset"}
 	e.logChanges(api.CallerName(r.Context()), changes)
 	return api.Changed{Changes: changes}, nil
 }

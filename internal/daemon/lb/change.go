@@ -21,6 +21,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/linux/pin"
 	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/machine/follow"
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // changes carry out one change of the desired state at a time. Readers use tables.Now and outcome, and never block. mutex comes before the locks
@@ -70,10 +71,8 @@ func (c changing) note(edit func(*outcome)) {
 
 // reconcile makes the tables, and all else, follow another state. When the tables cannot, nothing changes.
 func (c changing) reconcile(next *desired.State) error {
-	if c.local != nil {
-		if err := cmp.Or(next.Running.CheckWithoutControllers(), checkOwnListeners(&c.options, &next.Running)); err != nil {
-			return err
-		}
+	if err := c.fits(&next.Running); err != nil {
+		return err
 	}
 	if err := c.tables.Reconcile(next); err != nil {
 		return err
@@ -88,6 +87,14 @@ func (c changing) reconcile(next *desired.State) error {
 	c.l2.Wake()
 	c.liveness.Wake()
 	return nil
+}
+
+// fits refuses what a load balancer that runs by a file cannot have.
+func (c changing) fits(fleet *model.Fleet) error {
+	if c.local == nil {
+		return nil
+	}
+	return cmp.Or(fleet.CheckWithoutControllers(), checkOwnListeners(&c.options, fleet))
 }
 
 // save saves the state, if there is one.
@@ -190,8 +197,11 @@ func (cs *changes) edit(ctx context.Context, dryRun bool, edit fleet.Edit) (chan
 		if err != nil {
 			c.log.Debug("a change was refused", "by", api.CallerName(ctx), "error", err)
 		}
-		if err != nil || dryRun {
+		if err != nil {
 			return err
+		}
+		if dryRun {
+			return c.fits(&next.Running)
 		}
 		if err := c.reconcile(c.state.With(next)); err != nil {
 			changes = nil
@@ -203,8 +213,8 @@ func (cs *changes) edit(ctx context.Context, dryRun bool, edit fleet.Edit) (chan
 	return changes, revision, err
 }
 
-// forget gives up a removed server and its id.
-func (cs *changes) forget(ctx context.Context, service, server string) (changes []string, revision uint64, err error) {
+// forget gives up a removed server and its id, unless it is a dry run.
+func (cs *changes) forget(ctx context.Context, dryRun bool, service, server string) (changes []string, revision uint64, err error) {
 	err = cs.change(func(c changing) error {
 		defer func() { revision = c.tables.Now().Generation }()
 		if err := c.refuseIfRemote(); err != nil {
@@ -214,6 +224,10 @@ func (cs *changes) forget(ctx context.Context, service, server string) (changes 
 		forgotten, err := next.Forget(service, server)
 		if err != nil {
 			return connect.NewError(connect.CodeNotFound, err)
+		}
+		if dryRun {
+			changes = forgotten
+			return nil
 		}
 		if err := c.reconcile(c.state.With(next)); err != nil {
 			return err

@@ -2,6 +2,7 @@
 package lb
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -17,7 +18,7 @@ func (c changing) begin(file *config.File) error {
 	if file == nil {
 		return c.reconcile(c.state)
 	}
-	_, err := c.applyFile(file, false)
+	_, err := c.applyFile(file, configfile.Taking{})
 	var breaks *fleet.Breaks
 	if !errors.As(err, &breaks) {
 		return err
@@ -30,58 +31,70 @@ func (c changing) begin(file *config.File) error {
 }
 
 // Reload applies the configuration file as it is now; one that cannot be applied is refused and the old state is kept. By force it is taken
-// although living connections lose their servers. It returns what changed, a line each.
-func (cs *changes) Reload(force bool) (changes []string, err error) {
+// although living connections lose their servers.
+func (cs *changes) Reload(how configfile.Taking) (changed api.Changed, err error) {
 	err = cs.change(func(c changing) error {
 		refused := c.outcome.Load().config.Error
 		file, err := configfile.Load(c.options.Config, c.log)
 		if err == nil {
-			changes, err = c.applyFile(file, force)
+			changed, err = c.applyFile(file, how)
+		}
+		if how.DryRun {
+			return err
 		}
 		c.note(func(o *outcome) { configfile.Note(&o.config, refused, err, c.log) })
 		return err
 	})
-	return changes, err
+	return changed, err
 }
 
-func (c changing) applyFile(file *config.File, force bool) ([]string, error) {
+func (c changing) applyFile(file *config.File, how configfile.Taking) (changed api.Changed, err error) {
 	next := c.state.Desired
 	take := next.EditFile
-	if force {
+	if how.Force {
 		take = next.ForceFile
 	}
-	changes, err := take(file.Fleet, time.Now())
-	if err = c.reconcileFile(next, "reload", err); err != nil {
-		return nil, fmt.Errorf("%s: %w", file.Path, err)
+	changed.Changes, err = take(file.Fleet, time.Now())
+	if err = c.takeFile(next, "reload", how, &changed, err); err != nil {
+		return api.Changed{}, fmt.Errorf("%s: %w", file.Path, err)
 	}
-	c.note(func(o *outcome) { o.config, o.stale = api.Config{Path: file.Path, SHA256: file.SHA256}, false })
-	c.logChanges("file", changes)
-	return changes, nil
+	if !how.DryRun {
+		c.note(func(o *outcome) { o.config, o.stale = api.Config{Path: file.Path, SHA256: file.SHA256}, false })
+		c.logChanges("file", changed.Changes)
+	}
+	return changed, nil
 }
 
 // reset undoes what ctl changed; by force also what living connections do not survive.
-func (cs *changes) reset(by string, force bool) (changes []string, err error) {
+func (cs *changes) reset(by string, how configfile.Taking) (changed api.Changed, err error) {
 	err = cs.change(func(c changing) error {
 		next := c.state.Desired
-		undone, err := next.Reset(force, time.Now())
-		if err = c.reconcileFile(next, "reset", err); err != nil {
+		undone, err := next.Reset(how.Force, time.Now())
+		if err = c.takeFile(next, "reset", how, &changed, err); err != nil {
 			return err
 		}
-		changes = undone
-		c.logChanges(by, changes)
+		if changed.Changes = undone; !how.DryRun {
+			c.logChanges(by, undone)
+		}
 		return nil
 	})
-	return changes, err
+	return changed, err
 }
 
-// reconcileFile carries out what an action has taken of the file, unless it was refused.
-func (c changing) reconcileFile(next fleet.Desired, action string, refused error) error {
+// takeFile carries out what an action has taken of the file, unless it was refused. A dry run adds what that harms, and what becomes of connections.
+func (c changing) takeFile(next fleet.Desired, action string, how configfile.Taking, changed *api.Changed, refused error) error {
 	var breaks *fleet.Breaks
 	if errors.As(refused, &breaks) {
 		return configfile.ByForce(refused, c.options.Instance, action)
 	}
 	if refused != nil {
 		return refused
+	}
+	if how.DryRun {
+		ctx, servers := context.Background(), fleetAPI{observer{c.changes}}
+		changed.Warnings = api.Dangers(ctx, servers, &c.state.Running, &next.Running)
+		changed.Live = api.Living(ctx, servers, &c.state.Running, &next.Running)
+		return c.fits(&next.Running)
 	}
 	return c.reconcile(c.state.With(next))
 }

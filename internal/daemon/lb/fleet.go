@@ -54,8 +54,8 @@ func (f fleetAPI) Change(ctx context.Context, dryRun bool, edit fleet.Edit) (cha
 	return f.edit(ctx, dryRun, edit)
 }
 
-func (f fleetAPI) Forget(ctx context.Context, service, server string) (changes []string, revision uint64, err error) {
-	return f.forget(ctx, service, server)
+func (f fleetAPI) Forget(ctx context.Context, dryRun bool, service, server string) (changes []string, revision uint64, err error) {
+	return f.forget(ctx, dryRun, service, server)
 }
 
 // Servers tells what the engine of this process knows; a load balancer that runs by controllers knows less than they do.
@@ -142,7 +142,7 @@ func (f fleetAPI) Nodes(context.Context) ([]*ballastv1.NodeStatus, error) {
 }
 
 // ForgetNode has nothing to forget.
-func (f fleetAPI) ForgetNode(context.Context, string, pki.Role) ([]string, error) {
+func (f fleetAPI) ForgetNode(context.Context, bool, string, pki.Role) ([]string, error) {
 	return nil, connect.NewError(connect.CodeFailedPrecondition, errors.New("a load balancer remembers no other nodes: controllers do"))
 }
 
@@ -153,7 +153,7 @@ func (f fleetAPI) Replicas(context.Context) (*ballastv1.ListReplicasResponse, er
 	return nil, errNoRing
 }
 
-func (f fleetAPI) DrainReplica(context.Context, string, bool) ([]string, uint64, error) {
+func (f fleetAPI) DrainReplica(context.Context, bool, string, bool) ([]string, uint64, error) {
 	return nil, 0, errNoRing
 }
 
@@ -164,19 +164,19 @@ func (f fleetAPI) TicketKeys(context.Context) (*ballastv1.ListTicketKeysResponse
 	return nil, errNoTickets
 }
 
-func (f fleetAPI) UseTicketKey(context.Context, uint32, bool) ([]string, uint64, error) {
+func (f fleetAPI) UseTicketKey(context.Context, bool, uint32, bool) ([]string, uint64, error) {
 	return nil, 0, errNoTickets
 }
 
-func (f fleetAPI) RevokeTicketKeys(context.Context, uint32) ([]string, uint64, error) {
+func (f fleetAPI) RevokeTicketKeys(context.Context, bool, uint32) ([]string, uint64, error) {
 	return nil, 0, errNoTickets
 }
 
 // errNoRevocations is why a load balancer does not revoke.
 var errNoRevocations = connect.NewError(connect.CodeFailedPrecondition, errors.New("controllers keep the list of revoked certificates: ask one of them; without controllers there is none"))
 
-func (f fleetAPI) RevokeCertificate(context.Context, *ballastv1.RevokeCertificateRequest) ([]string, uint64, error) {
-	return nil, 0, errNoRevocations
+func (f fleetAPI) RevokeCertificate(context.Context, *ballastv1.RevokeCertificateRequest) (*ballastv1.ChangeResponse, error) {
+	return nil, errNoRevocations
 }
 
 // Revocations are those that controllers have told.

@@ -314,10 +314,10 @@ func (lb *lifecycle) startDecider(ctx context.Context, running *sync.WaitGroup, 
 	r := remote{lb.changes}
 	report := r.reportTraffic
 	if lb.local != nil {
-		if err := configfile.Watch(ctx, lb.options.Config, func() { lb.Reload(false) }); err != nil {
+		if err := configfile.Watch(ctx, lb.options.Config, func() { lb.Reload(configfile.Taking{}) }); err != nil {
 			return err
 		}
-		lb.Reload(false) // what was edited between the first look and the watch
+		lb.Reload(configfile.Taking{}) // what was edited between the first look and the watch
 		running.Go(func() { lb.local.Run(ctx) })
 		report = lb.local.Traffic
 	} else {

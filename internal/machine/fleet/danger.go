@@ -25,15 +25,7 @@ func Dangers(a, b *model.Fleet, unhealthy unhealthyOf) (lines []string) {
 	for i := range a.Services {
 		from := &a.Services[i]
 		to := after[from.Name]
-		var gone []string
-		for _, port := range portsOfService(from) {
-			lost := func(vip netip.Addr) bool {
-				return !slices.ContainsFunc(ports[served{vip, from.Protocol}], func(r model.PortRange) bool { return r.First <= port.First && port.Last <= r.Last })
-			}
-			if kept := slices.DeleteFunc(from.VIPs(), func(vip netip.Addr) bool { return to != nil && !to.HasVIP(vip) }); slices.ContainsFunc(kept, lost) {
-				gone = append(gone, portText(port))
-			}
-		}
+		gone := goneOf(from, to, ports)
 		switch {
 		case to == nil && len(gone) > 0 && len(from.Servers) > 0:
 			lines = append(lines, fmt.Sprintf("service %s: it goes: its packets go to the host, and its connections end", from.Name))
@@ -54,6 +46,19 @@ func Dangers(a, b *model.Fleet, unhealthy unhealthyOf) (lines []string) {
 		lines = append(lines, "nodes: no active node announces VIPs any more: they are withdrawn, and clients that were led here do not reach them")
 	}
 	return lines
+}
+
+// goneOf returns the ports of a service that nobody serves any more, of VIPs that stay with it, or of all if to is nil.
+func goneOf(from, to *model.Service, ports map[served][]model.PortRange) (gone []string) {
+	for _, port := range portsOfService(from) {
+		lost := func(vip netip.Addr) bool {
+			return !slices.ContainsFunc(ports[served{vip, from.Protocol}], func(r model.PortRange) bool { return r.First <= port.First && port.Last <= r.Last })
+		}
+		if kept := slices.DeleteFunc(from.VIPs(), func(vip netip.Addr) bool { return to != nil && !to.HasVIP(vip) }); slices.ContainsFunc(kept, lost) {
+			gone = append(gone, portText(port))
+		}
+	}
+	return gone
 }
 
 func announces(n model.Node) bool { return n.Announces() && n.State == model.StateActive }

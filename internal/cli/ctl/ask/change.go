@@ -21,6 +21,7 @@ type Method[R proto.Message] func(ballastv1connect.FleetClient, context.Context,
 
 // Changing completes a command that makes one request.
 func Changing[R proto.Message](c *Control, cmd *cobra.Command, method Method[R], request func(args []string) (R, error)) *cobra.Command {
+	c.CanPlan(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		r, err := request(args)
 		if err != nil {
@@ -46,10 +47,13 @@ func Change[R proto.Message](c *Control, cmd *cobra.Command, method Method[R], r
 	})
 }
 
-// Meant carries out what says itself that it may do harm, once somebody has said that it is meant.
+// Meant carries out what says itself that it may do harm, once somebody has said that it is meant. In a dry run nobody is asked.
 func Meant[R proto.Message](c *Control, cmd *cobra.Command, request R, method func(context.Context, R) (*ballastv1.ChangeResponse, error)) (done Outcome, err error) {
 	if c.yes {
-		force(request)
+		say(request, "force")
+	}
+	if c.dryRun && !say(request, "dry_run") {
+		panic("ctl: a dry run of " + string(request.ProtoReflect().Descriptor().FullName()))
 	}
 	answer, err := method(cmd.Context(), request)
 	if warnings := api.WarningsOf(err); len(warnings) > 0 {
@@ -57,21 +61,27 @@ func Meant[R proto.Message](c *Control, cmd *cobra.Command, request R, method fu
 		if err := c.Confirm(cmd, "go on", "say --yes if that is meant"); err != nil {
 			return done, err
 		}
-		force(request)
+		say(request, "force")
 		answer, err = method(cmd.Context(), request)
 	}
 	if err != nil {
 		return done, err
 	}
-	return Outcome{command.NonNil(answer.Changes), answer.Revision, answer.Id, answer.Notes}, nil
+	done = Outcome{Changes: command.NonNil(answer.Changes), Revision: answer.Revision, ID: answer.Id, Notes: answer.Notes}
+	if c.dryRun {
+		done.DryRun, done.Warnings, done.Live = true, answer.Warnings, answer.Live
+	}
+	return done, nil
 }
 
-// force says in a request, where it can say so, that what it harms is meant.
-func force(request proto.Message) {
+// say sets a field of a request, and reports whether it has it: what it harms is meant, or nothing is to be changed.
+func say(request proto.Message, field protoreflect.Name) bool {
 	message := request.ProtoReflect()
-	if field := message.Descriptor().Fields().ByName("force"); field != nil {
-		message.Set(field, protoreflect.ValueOfBool(true))
+	found := message.Descriptor().Fields().ByName(field)
+	if found != nil {
+		message.Set(found, protoreflect.ValueOfBool(true))
 	}
+	return found != nil
 }
 
 // MayHarm gives commands that may harm clients, or that cannot be taken back, the flag that says that it is meant.
@@ -87,23 +97,32 @@ func (c *Control) ChangeLocal(cmd *cobra.Command, method, path string, body any)
 	if err != nil {
 		return err
 	}
+	if c.dryRun {
+		path = api.DryRun(path)
+	}
 	var answer api.Changed
 	if err := client.Do(cmd.Context(), method, path, body, &answer); err != nil {
 		return err
 	}
-	return c.PrintOutcome(cmd, Outcome{Changes: command.NonNil(answer.Changes)})
+	return c.PrintOutcome(cmd, Outcome{Changes: command.NonNil(answer.Changes), DryRun: c.dryRun, Warnings: answer.Warnings, Live: answer.Live})
 }
 
-// Outcome is what a change did, as --json prints it.
+// Outcome is what a change did, or would do, as --json prints it.
 type Outcome struct {
 	Changes  []string `json:"changes"`
 	Revision uint64   `json:"revision,omitempty"`
 	ID       uint32   `json:"id,omitempty"`    // of a server or node that was added
 	Notes    []string `json:"notes,omitempty"` // why it has less effect than it seems
+	DryRun   bool     `json:"dry_run,omitempty"`
+	Warnings []string `json:"warnings,omitempty"` // of a dry run: what of it harms clients or cannot be taken back
+	Live     []string `json:"live,omitempty"`     // of a dry run: what becomes of connections that live
 }
 
-// PrintOutcome says what a change did.
+// PrintOutcome says what a change did, or would do.
 func (c *Control) PrintOutcome(cmd *cobra.Command, done Outcome) error {
+	if done.DryRun {
+		return c.planned(cmd, done)
+	}
 	return command.Print(cmd.OutOrStdout(), c.Output, done, func(out *command.Table, done Outcome) {
 		if len(done.Changes) == 0 {
 			out.Line("nothing changed")

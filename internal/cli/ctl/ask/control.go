@@ -26,6 +26,7 @@ type Control struct {
 	context                  string
 	yes                      bool // what harms clients or cannot be taken back is meant
 	comment                  string
+	dryRun                   bool // nothing is to be changed, only told
 	flags                    *pflag.FlagSet
 	resolved                 bool     // target was called
 	refused                  error    // what it said
@@ -92,13 +93,13 @@ func (c *Control) Fleet(cmd *cobra.Command) (ballastv1connect.FleetClient, error
 		return nil, command.Usage("--comment: %w", err)
 	}
 	if len(c.controllers) == 0 {
-		return c.daemon().Fleet(warnOfOld(cmd), api.WithComment(c.comment)), nil
+		return c.daemon().Fleet(warnOfOld(cmd), api.WithComment(c.comment), api.WithDryRun(c.dryRun)), nil
 	}
 	controllers, credentials, err := c.named()
 	if err != nil {
 		return nil, err
 	}
-	return api.NewFleetClient(controllers, credentials.Client(), warnOfOld(cmd), api.WithComment(c.comment)), nil
+	return api.NewFleetClient(controllers, credentials.Client(), warnOfOld(cmd), api.WithComment(c.comment), api.WithDryRun(c.dryRun)), nil
 }
 
 // Because says why the fleet is changed, where --comment does not.
@@ -114,13 +115,13 @@ func (c *Control) Controllers() (ballastv1connect.ControllersClient, error) {
 		return nil, err
 	}
 	if len(c.controllers) == 0 {
-		return c.daemon().Controllers(), nil
+		return c.daemon().Controllers(api.WithDryRun(c.dryRun)), nil
 	}
 	controllers, credentials, err := c.named()
 	if err != nil {
 		return nil, err
 	}
-	return api.NewControllersClient(controllers, credentials.Client()), nil
+	return api.NewControllersClient(controllers, credentials.Client(), api.WithDryRun(c.dryRun)), nil
 }
 
 // Enrolment asks controllers to invite nodes, or the one of this machine.
@@ -129,13 +130,13 @@ func (c *Control) Enrolment() (ballastv1connect.EnrolmentClient, error) {
 		return nil, err
 	}
 	if len(c.controllers) == 0 {
-		return c.daemon().Enrolment(), nil
+		return c.daemon().Enrolment(api.WithDryRun(c.dryRun)), nil
 	}
 	controllers, credentials, err := c.named()
 	if err != nil {
 		return nil, err
 	}
-	return api.NewEnrolmentClient(controllers, credentials.Client()), nil
+	return api.NewEnrolmentClient(controllers, credentials.Client(), api.WithDryRun(c.dryRun)), nil
 }
 
 // warnOfOld says when what is read may be old, once for each reason.

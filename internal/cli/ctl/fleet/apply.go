@@ -4,8 +4,6 @@ package fleet
 import (
 	"errors"
 	"fmt"
-	"io"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -19,43 +17,33 @@ import (
 	"github.com/ballast-lb/ballast/internal/config"
 )
 
-// changesWouldBeMade is the exit status of a dry run that found differences.
-const changesWouldBeMade command.ExitStatus = 2
-
 // application is one `ballast ctl apply`.
 type application struct {
 	*ask.Control
-	file        string
-	dryRun, yes bool
-	forceKeys   bool
+	file           string
+	yes, forceKeys bool
 }
 
 // Apply makes `ballast ctl apply`.
 func Apply(c *ask.Control) *cobra.Command {
 	a := application{Control: c}
 	cmd := &cobra.Command{
-		Use:         "apply -f FILE",
-		Short:       "Make the fleet what a file says, after showing what that changes",
-		Annotations: map[string]string{command.UsageIsFailure: "yes"},
-		RunE:        func(cmd *cobra.Command, _ []string) error { return a.run(cmd) },
+		Use:   "apply -f FILE",
+		Short: "Make the fleet what a file says, after showing what that changes",
+		RunE:  func(cmd *cobra.Command, _ []string) error { return a.run(cmd) },
 	}
 	cmd.Flags().StringVarP(&a.file, "file", "f", "", "configuration file; - is the standard input")
-	a.dryRunFlag(cmd)
+	c.CanPlan(cmd)
 	cmd.Flags().BoolVar(&a.yes, "yes", false, "do not ask, and let a file without any service remove them all")
 	cmd.Flags().BoolVar(&a.forceKeys, "force-keys", false, "let cookie keys come, go or be turned back even if connections break; `placement` and the key of an epoch stay")
 	command.Require(cmd, "file")
 	return cmd
 }
 
-// dryRunFlag is of commands that change the whole fleet at once.
-func (a *application) dryRunFlag(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&a.dryRun, "dry-run", false, "show what would change, and change nothing")
-}
-
 // applied is what --json prints.
 type applied struct {
 	ask.Outcome
-	Warnings []string `json:"warnings"`
+	Warnings []string `json:"warnings"`       // in place of those of Outcome
 	Kept     []string `json:"kept,omitempty"` // what was set since the file said the same of it
 	Applied  bool     `json:"applied"`
 	KeyRisks []string `json:"key_risks,omitempty"` // why changes of keys need --force-keys
@@ -66,7 +54,7 @@ func (a *application) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	if len(draft.Fleet.Services) == 0 && !a.yes && !a.dryRun {
+	if len(draft.Fleet.Services) == 0 && !a.yes && !a.DryRun() {
 		return fmt.Errorf("%s has no services, which would remove every one there is: if that is meant, say --yes", a.file)
 	}
 	if len(draft.Fleet.TunnelsFrom) > 0 {
@@ -91,22 +79,22 @@ func (a *application) apply(cmd *cobra.Command, request *ballastv1.ApplyRequest,
 	if err != nil {
 		return place(err)
 	}
-	done := applied{Outcome: ask.Outcome{Changes: command.NonNil(answer.Changes), Revision: answer.Revision}, Warnings: command.NonNil(answer.Warnings), Kept: answer.Kept, KeyRisks: answer.KeyRisks}
+	done := applied{Outcome: ask.Outcome{Changes: command.NonNil(answer.Changes), Revision: answer.Revision, Live: answer.Live}, Warnings: command.NonNil(answer.Warnings), Kept: answer.Kept, KeyRisks: answer.KeyRisks}
 	out := cmd.OutOrStdout()
 	if !a.Structured() {
-		showChanges(out, done.Changes)
+		ask.ShowPlan(cmd, done.Outcome)
 		for _, line := range done.Kept {
 			fmt.Fprintf(out, "kept, as it was set: %s\n", line)
 		}
 		ask.Warn(cmd, append(slices.Clone(done.Warnings), done.KeyRisks...)...)
 	}
-	if len(done.KeyRisks) > 0 && !a.dryRun && !a.forceKeys {
+	if len(done.KeyRisks) > 0 && !a.DryRun() && !a.forceKeys {
 		if request.Keys == nil {
 			return errors.New("nothing was changed: new keys would break connections; --force-keys makes them")
 		}
 		return errors.New("nothing was changed: the keys of the file would break connections: take keys: out of it, or say --force-keys")
 	}
-	if !a.dryRun {
+	if !a.DryRun() {
 		changes := len(done.Changes) > 0
 		if changes && !a.yes {
 			if err := a.Confirm(cmd, "apply", "say --yes, or --dry-run to look only"); err != nil {
@@ -125,8 +113,8 @@ func (a *application) apply(cmd *cobra.Command, request *ballastv1.ApplyRequest,
 	case done.Applied:
 		_, err = fmt.Fprintf(out, "applied, revision %d\n", done.Revision)
 	}
-	if err == nil && a.dryRun && len(done.Changes) > 0 {
-		return changesWouldBeMade
+	if err == nil && a.DryRun() && len(done.Changes) > 0 {
+		return ask.ChangesWouldBeMade
 	}
 	return err
 }
@@ -153,30 +141,4 @@ func (a *application) place(draft *config.Draft, err error) error {
 		lines = append(lines, fmt.Errorf("%s:%d: %s", a.file, draft.Line(path), line))
 	}
 	return errors.Join(lines...)
-}
-
-func showChanges(out io.Writer, changes []string) {
-	if len(changes) == 0 {
-		fmt.Fprintln(out, "no changes")
-	}
-	for _, line := range changes {
-		fmt.Fprintln(out, sign(line), line)
-	}
-}
-
-// whatChanged takes the thing off a line of change.Diff.
-var whatChanged = regexp.MustCompile(`^(?:service \S+: (?:server \S+: )?|node \S+: |keys: cookie epoch \d+ )(.*)$`)
-
-// sign tells what a line does: + adds something, - removes it, ~ changes it.
-func sign(line string) string {
-	found := whatChanged.FindStringSubmatch(line)
-	switch {
-	case found == nil:
-		return "~"
-	case found[1] == "removed":
-		return "-"
-	case found[1] == "added" || strings.HasPrefix(found[1], "added with "):
-		return "+"
-	}
-	return "~"
 }

@@ -42,13 +42,14 @@ func Controller(c *ask.Control) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			answer, err := client.RemoveController(cmd.Context(), &ballastv1.RemoveControllerRequest{Name: args[0]})
+			answer, err := client.RemoveController(cmd.Context(), &ballastv1.RemoveControllerRequest{Name: args[0], DryRun: c.DryRun()})
 			if err != nil {
 				return err
 			}
-			return c.PrintOutcome(cmd, ask.Outcome{Changes: answer.Changes})
+			return c.PrintOutcome(cmd, ask.Outcome{Changes: answer.Changes, DryRun: c.DryRun()})
 		},
 	}
+	c.CanPlan(remove)
 	cmd.AddCommand(list, remove)
 	return cmd
 }

@@ -46,7 +46,7 @@ func drain(c *ask.Control) *cobra.Command {
 			return err
 		}
 		w := &drainWait{fleet: fleet, service: args[0], server: args[1], began: time.Now(), line: command.NewLine(nil, 0)}
-		if wait && deadline+timeout == 0 { // else the waiting ends by itself
+		if wait && deadline+timeout == 0 && !c.DryRun() { // else the waiting ends by itself
 			if err := w.checkCounted(cmd.Context()); err != nil {
 				return err
 			}
@@ -55,10 +55,10 @@ func drain(c *ask.Control) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if !wait || !c.Structured() {
+		if !wait || c.DryRun() || !c.Structured() {
 			err = c.PrintOutcome(cmd, done)
 		}
-		if !wait || err != nil {
+		if !wait || c.DryRun() || err != nil {
 			return err
 		}
 		if !c.Structured() {
@@ -69,6 +69,7 @@ func drain(c *ask.Control) *cobra.Command {
 		}
 		return command.Print(cmd.OutOrStdout(), c.Output, w.drained(), printDrained)
 	}
+	c.CanPlan(cmd)
 	cmd.Flags().DurationVar(&deadline, "deadline", 0, "cut the connections that are left after this long (default: never)")
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until no connection is left or the deadline has passed")
 	cmd.Flags().DurationVar(&timeout, "timeout", 0, "wait no longer than that, exit with an error then (default: for ever)")

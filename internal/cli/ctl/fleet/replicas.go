@@ -162,11 +162,12 @@ func drainReplica(c *ask.Control) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if err := c.PrintOutcome(cmd, done); err != nil || !wait {
+		if err := c.PrintOutcome(cmd, done); err != nil || !wait || c.DryRun() {
 			return err
 		}
 		return awaitDrained(c, cmd, args[0], timeout)
 	}
+	c.CanPlan(cmd)
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until others have all entries that it had")
 	cmd.Flags().DurationVar(&timeout, "timeout", 0, "wait no longer than that, exit with an error then (default: for ever)")
 	return cmd

@@ -79,7 +79,7 @@ func diffFleets(c *ask.Control) *cobra.Command {
 			if c.Structured() {
 				return c.Write(cmd.OutOrStdout(), done)
 			}
-			showChanges(cmd.OutOrStdout(), done.Changes)
+			ask.ShowChanges(cmd.OutOrStdout(), done.Changes)
 			return nil
 		},
 	}
@@ -88,9 +88,8 @@ func diffFleets(c *ask.Control) *cobra.Command {
 func rollBack(c *ask.Control) *cobra.Command {
 	a := application{Control: c}
 	cmd := &cobra.Command{
-		Use:         "rollback REVISION",
-		Short:       "Make the fleet what it was after a revision, after showing what that changes",
-		Annotations: map[string]string{command.UsageIsFailure: "yes"},
+		Use:   "rollback REVISION",
+		Short: "Make the fleet what it was after a revision, after showing what that changes",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			revision, err := parseRevision(args[0])
 			if err != nil {
@@ -106,7 +105,7 @@ func rollBack(c *ask.Control) *cobra.Command {
 			return a.apply(cmd, request, func(err error) error { return err })
 		},
 	}
-	a.dryRunFlag(cmd)
+	c.CanPlan(cmd)
 	cmd.Flags().BoolVar(&a.yes, "yes", false, "do not ask")
 	return cmd
 }

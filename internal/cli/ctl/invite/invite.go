@@ -71,9 +71,13 @@ func Add(c *ask.Control) *cobra.Command {
 				return command.Usage("--days %d: use 1 to 366", days)
 			}
 			request.Role, request.Valid, request.Life = args[0], durationpb.New(valid), durationpb.New(time.Duration(days)*day)
+			request.DryRun = c.DryRun()
 			answer, err := client.Invite(cmd.Context(), request)
 			if err != nil {
 				return err
+			}
+			if c.DryRun() {
+				return c.PrintOutcome(cmd, ask.Outcome{Changes: answer.Changes, DryRun: true})
 			}
 			made := added{rowOf(answer.Invitation), answer.Token, answer.Controllers, "ballast join " + endpoints(answer.Controllers) + " --token " + answer.Token}
 			if made.Name != "" {
@@ -85,6 +89,7 @@ func Add(c *ask.Control) *cobra.Command {
 			return command.Print(cmd.OutOrStdout(), c.Output, made, func(out *command.Table, made added) { out.Line("%s", made.Command) })
 		},
 	}
+	c.CanPlan(cmd)
 	flags := cmd.Flags()
 	flags.Uint32Var(&request.Uses, "uses", 1, "how many machines may join by it")
 	flags.DurationVar(&valid, "for", valid, "how long they may")
@@ -142,7 +147,7 @@ func show(table *command.Table, rows []row) {
 }
 
 func revoke(c *ask.Control) *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use: "revoke ID", Short: "Let nobody join by an invitation any more",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			client, err := c.Enrolment()
@@ -156,4 +161,6 @@ func revoke(c *ask.Control) *cobra.Command {
 			return c.PrintOutcome(cmd, done)
 		},
 	}
+	c.CanPlan(cmd)
+	return cmd
 }

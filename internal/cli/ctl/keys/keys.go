@@ -135,26 +135,37 @@ type added struct {
 func add(c *ask.Control) *cobra.Command {
 	request := &ballastv1.AddKeyRequest{}
 	var secret string
-	cmd := command.Reading(&cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "add",
 		Short: "Read cookies of a further key",
-	}, c.Output, func(cmd *cobra.Command, _ []string) (done added, err error) {
-		if request.Secret, err = readSecret(cmd, secret); err != nil {
-			return done, err
-		}
-		answer, err := ask.Fleet(c, cmd, ballastv1connect.FleetClient.AddKey, request)
-		return added{answer.GetEpoch(), hex.EncodeToString(answer.GetSecret())}, err
-	}, func(out *command.Table, done added) {
-		if done.Secret != "" {
-			out.Line("added; say on every other node: ballast ctl key add --epoch %d --secret -", done.Epoch)
-			out.Line("and give it as input: %s", done.Secret)
-			return
-		}
-		out.Line("added; once every node has it (ballast ctl key list): ballast ctl key use %d", done.Epoch)
-	})
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if request.Secret, err = readSecret(cmd, secret); err != nil {
+				return err
+			}
+			request.DryRun = c.DryRun()
+			answer, err := ask.Fleet(c, cmd, ballastv1connect.FleetClient.AddKey, request)
+			if err != nil {
+				return err
+			}
+			if c.DryRun() {
+				return c.PrintOutcome(cmd, ask.Outcome{Changes: answer.Changes, DryRun: true})
+			}
+			return command.Print(cmd.OutOrStdout(), c.Output, added{answer.Epoch, hex.EncodeToString(answer.Secret)}, printAdded)
+		},
+	}
+	c.CanPlan(cmd)
 	cmd.Flags().Uint32Var(&request.Epoch, "epoch", 0, "epoch (default: the one after the current)")
 	cmd.Flags().StringVar(&secret, "secret", "", "the key, 32 hexadecimal digits; -: a line of standard input, which no list of processes shows (default: a random one)")
 	return cmd
+}
+
+func printAdded(out *command.Table, done added) {
+	if done.Secret != "" {
+		out.Line("added; say on every other node: ballast ctl key add --epoch %d --secret -", done.Epoch)
+		out.Line("and give it as input: %s", done.Secret)
+		return
+	}
+	out.Line("added; once every node has it (ballast ctl key list): ballast ctl key use %d", done.Epoch)
 }
 
 // readSecret returns the key that --secret gives; empty: it gives none.

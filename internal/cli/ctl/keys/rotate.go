@@ -28,6 +28,8 @@ const (
 type rotation struct {
 	fleet  ballastv1connect.FleetClient
 	abort  bool
+	dryRun bool     // the next step is only told
+	would  []string // of a dry run: what it does
 	line   *command.Line
 	target uint32 // the epoch that is to be the only one
 	other  uint32
@@ -53,6 +55,9 @@ func rotate(c *ask.Control) *cobra.Command {
 			if r.fleet, err = c.Fleet(cmd); err != nil {
 				return err
 			}
+			if r.dryRun = c.DryRun(); r.dryRun {
+				return r.plan(cmd, c)
+			}
 			if !c.Structured() {
 				r.line = command.NewLine(cmd.OutOrStdout(), rotateSay)
 			}
@@ -68,6 +73,7 @@ func rotate(c *ask.Control) *cobra.Command {
 			return c.Write(cmd.OutOrStdout(), rotated{r.target, r.other})
 		},
 	}
+	c.CanPlan(cmd)
 	cmd.Flags().BoolVar(&r.abort, "abort", false, "go back to the old key and drop the new one")
 	cmd.Flags().DurationVar(&deadline, "deadline", 0, "wait at most for `DURATION` (default: as long as it takes)")
 	return cmd
@@ -100,6 +106,22 @@ func (r *rotation) run(ctx context.Context) error {
 	return r.interrupted(context.Cause(ctx), keys)
 }
 
+// plan says what the next step does, or what it waits for.
+func (r *rotation) plan(cmd *cobra.Command, c *ask.Control) error {
+	keys, err := r.look(cmd.Context())
+	if err == nil && r.target != 0 {
+		_, err = r.step(cmd.Context(), keys)
+	}
+	if err != nil {
+		return err
+	}
+	done := ask.Outcome{Changes: command.NonNil(r.would), DryRun: true}
+	if len(r.would) == 0 {
+		done.Notes = []string{r.interrupted(errors.New("the next step does not come yet"), keys).Error()}
+	}
+	return c.PrintOutcome(cmd, done)
+}
+
 // look asks how things stand; the first time it finds out which rotation it is, and makes the new key if there is none under way.
 func (r *rotation) look(ctx context.Context) (*ballastv1.ListKeysResponse, error) {
 	keys, err := r.fleet.ListKeys(ctx, &ballastv1.ListKeysRequest{})
@@ -115,9 +137,13 @@ func (r *rotation) look(ctx context.Context) (*ballastv1.ListKeysResponse, error
 	case len(keys.Epochs) == 1:
 		ctx, cancel := ask.Uncut(ctx)
 		defer cancel()
-		_, err := r.fleet.AddKey(ctx, &ballastv1.AddKeyRequest{Epoch: keys.Current + 1})
+		added, err := r.fleet.AddKey(ctx, &ballastv1.AddKeyRequest{Epoch: keys.Current + 1, DryRun: r.dryRun})
 		if err != nil && connect.CodeOf(err) != connect.CodeAlreadyExists { // somebody else was faster: it is the same rotation
 			return nil, err
+		}
+		if r.dryRun {
+			r.would = added.GetChanges()
+			return keys, nil
 		}
 		r.line.Say(fmt.Sprintf("added the key of epoch %d", keys.Current+1))
 		if keys, err = r.fleet.ListKeys(ctx, &ballastv1.ListKeysRequest{}); err != nil {
@@ -145,9 +171,9 @@ func (r *rotation) step(ctx context.Context, keys *ballastv1.ListKeysResponse) (
 		return false, fmt.Errorf("rotate keys: another request has made epoch %d current again: see `ballast ctl key list`", keys.Current)
 	}
 	r.turned = r.turned || current
-	request, order, did := &ballastv1.KeyRequest{Epoch: r.target}, r.fleet.UseKey, "cookies are written with epoch %d now"
+	request, order, did := &ballastv1.KeyRequest{Epoch: r.target, DryRun: r.dryRun}, r.fleet.UseKey, "cookies are written with epoch %d now"
 	if current {
-		request, order, did = &ballastv1.KeyRequest{Epoch: r.other}, r.fleet.DropKey, "dropped the key of epoch %d"
+		request, order, did = &ballastv1.KeyRequest{Epoch: r.other, DryRun: r.dryRun}, r.fleet.DropKey, "dropped the key of epoch %d"
 	}
 	if refused := refusedFor(keys, request.Epoch, current); len(refused) > 0 {
 		r.line.Renew("waiting: " + strings.Join(refused, "; "))
@@ -155,13 +181,17 @@ func (r *rotation) step(ctx context.Context, keys *ballastv1.ListKeysResponse) (
 	}
 	ctx, cancel := ask.Uncut(ctx)
 	defer cancel()
-	_, err = order(ctx, request)
+	answer, err := order(ctx, request)
 	switch connect.CodeOf(err) {
 	case connect.CodeFailedPrecondition, connect.CodeNotFound: // it has just changed: look again
 		return false, nil
 	}
 	if err != nil {
 		return false, err
+	}
+	if r.dryRun {
+		r.would = answer.Changes
+		return true, nil
 	}
 	r.turned = true
 	r.line.Say(fmt.Sprintf(did, request.Epoch))

@@ -17,6 +17,7 @@ func Config(c *ask.Control) *cobra.Command {
 	cmd := &cobra.Command{Use: "config", Short: "Compare a daemon's state with its configuration file, and reload the file"}
 	act := func(name string, act *cobra.Command) *cobra.Command {
 		force := act.Flags().Bool("force", false, "even if living connections lose their servers")
+		c.CanPlan(act)
 		act.Use = name
 		act.RunE = func(cmd *cobra.Command, _ []string) error {
 			path := strings.Replace(api.PathConfigAction, "{action}", name, 1)

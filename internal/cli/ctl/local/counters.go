@@ -72,11 +72,13 @@ func printExplanations(out *command.Table, explained []verdict.Explanation) {
 
 // ResetCounters makes `ballast ctl counter reset`.
 func ResetCounters(c *ask.Control) *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "reset",
 		Short: "Set all counters of a load balancer to 0",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return c.ChangeLocal(cmd, http.MethodDelete, api.PathCounters, nil)
 		},
 	}
+	c.CanPlan(cmd)
+	return cmd
 }

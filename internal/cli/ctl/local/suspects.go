@@ -49,6 +49,7 @@ func RemoveSuspect(c *ask.Control) *cobra.Command {
 // changeSuspect completes a command that sends a suspect.
 func changeSuspect(c *ask.Control, method string, s *api.Suspect, cmd *cobra.Command) *cobra.Command {
 	var client string
+	c.CanPlan(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		if s.Client, err = api.ParseNetwork(client); err != nil {
 			return command.Usage("--client: %w", err)

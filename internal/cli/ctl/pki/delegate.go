@@ -44,5 +44,6 @@ func delegate(c *ask.Control) *cobra.Command {
 	}
 	cmd.Flags().UintVar(&days, "days", 0, "how long the signing authority is valid (default: as long as the authority)")
 	c.MayHarm(cmd)
+	c.CanPlan(cmd)
 	return cmd
 }

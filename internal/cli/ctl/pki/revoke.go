@@ -36,7 +36,7 @@ func revoke(c *ask.Control) *cobra.Command {
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		err := run(cmd, args)
-		if err == nil && request.Name != "" { // what is issued after this command is not meant, and certificates tell the second
+		if err == nil && request.Name != "" && !c.DryRun() { // what is issued after this command is not meant, and certificates tell the second
 			now := time.Now()
 			time.Sleep(now.Truncate(time.Second).Add(time.Second).Sub(now))
 		}

@@ -77,19 +77,9 @@ func (s *Serving) Any() bool { return len(s.Wanted.Served)+len(s.Counted) > 0 }
 
 // Apply makes the maps follow a file. What depends on the host's network follows with Follow.
 func (s *Serving) Apply(file *config.File) (changed bool, err error) {
-	local, err := netdev.LocalAddresses()
+	wanted, local, err := s.wants(file)
 	if err != nil {
 		return false, err
-	}
-	wanted, err := plan.NewAgent(&file.Fleet, Mine(s.name, local))
-	if err != nil {
-		return false, fmt.Errorf("%s: %w", file.Path, err)
-	}
-	if wrong := timestampProblems(&wanted); len(wrong) > 0 {
-		return false, fmt.Errorf("serve %s: %s", wanted.Marking[0], wrong[0])
-	}
-	if err := s.knowsBalancers(&file.Fleet, &wanted); err != nil {
-		return false, fmt.Errorf("%s: %w", file.Path, err)
 	}
 	named := len(wanted.Served)
 	wanted.Rekey(&file.Fleet, s.path.Served())
@@ -106,6 +96,31 @@ func (s *Serving) Apply(file *config.File) (changed bool, err error) {
 		s.log.Info("changed", "services", s.Names(), "rows", rows)
 	}
 	return rows > 0, nil
+}
+
+// Foresee returns how a file differs from the one that was applied, one line each, unless Apply would refuse it.
+func (s *Serving) Foresee(file *config.File) (changes []string, err error) {
+	if _, _, err = s.wants(file); err != nil {
+		return nil, err
+	}
+	return fleet.Diff(s.Applied.Fleet, file.Fleet), nil
+}
+
+// wants returns what a file has this host serve.
+func (s *Serving) wants(file *config.File) (wanted plan.Agent, local []netip.Addr, err error) {
+	if local, err = netdev.LocalAddresses(); err != nil {
+		return wanted, nil, err
+	}
+	if wanted, err = plan.NewAgent(&file.Fleet, Mine(s.name, local)); err != nil {
+		return wanted, nil, fmt.Errorf("%s: %w", file.Path, err)
+	}
+	if wrong := timestampProblems(&wanted); len(wrong) > 0 {
+		return wanted, nil, fmt.Errorf("serve %s: %s", wanted.Marking[0], wrong[0])
+	}
+	if err = s.knowsBalancers(&file.Fleet, &wanted); err != nil {
+		return wanted, nil, fmt.Errorf("%s: %w", file.Path, err)
+	}
+	return wanted, local, nil
 }
 
 // knowsBalancers refuses what a file leaves open; controllers send it.

@@ -130,8 +130,8 @@ func (k *Sweeper) ListSuspects(*http.Request) (any, error) {
 }
 
 // SetSuspect answers POST of api.PathSuspects.
-func (k *Sweeper) SetSuspect(r *http.Request) (any, error) {
-	return k.changeSuspects(r, func(service *model.Service, s api.Suspect, before []Suspect) (after []Suspect, changes string, err error) {
+func (k *Sweeper) SetSuspect(r *http.Request, dryRun bool) (any, error) {
+	return k.changeSuspects(r, dryRun, func(service *model.Service, s api.Suspect, before []Suspect) (after []Suspect, changes string, err error) {
 		if service.Table.Scrubber == "" {
 			return nil, "", api.BadRequest("service %s has no scrubber: name one of its servers as its table's scrubber, with weight 0", s.Service)
 		}
@@ -153,8 +153,8 @@ func (k *Sweeper) SetSuspect(r *http.Request) (any, error) {
 }
 
 // ClearSuspect answers DELETE of api.PathSuspects.
-func (k *Sweeper) ClearSuspect(r *http.Request) (any, error) {
-	return k.changeSuspects(r, func(_ *model.Service, s api.Suspect, before []Suspect) (after []Suspect, changes string, err error) {
+func (k *Sweeper) ClearSuspect(r *http.Request, dryRun bool) (any, error) {
+	return k.changeSuspects(r, dryRun, func(_ *model.Service, s api.Suspect, before []Suspect) (after []Suspect, changes string, err error) {
 		after = slices.DeleteFunc(slices.Clone(before), func(was Suspect) bool { return was.is(s.Service, s.Client) })
 		if len(after) == len(before) {
 			return nil, "", api.BadRequest("%s is no suspect of service %s: see `ballast ctl suspect list`", s.Client, s.Service)
@@ -166,8 +166,9 @@ func (k *Sweeper) ClearSuspect(r *http.Request) (any, error) {
 // suspectsChange makes another list of one.
 type suspectsChange func(service *model.Service, s api.Suspect, before []Suspect) (after []Suspect, done string, err error)
 
-// changeSuspects carries out a change of a copy of the list, for connections that come and for those that are there.
-func (k *Sweeper) changeSuspects(r *http.Request, change suspectsChange) (any, error) {
+// changeSuspects carries out a change of a copy of the list, for connections that come and for those that are there. A dry run
+// only tells.
+func (k *Sweeper) changeSuspects(r *http.Request, dryRun bool, change suspectsChange) (any, error) {
 	var s api.Suspect
 	if err := json.NewDecoder(r.Body).Decode(&s); err != nil {
 		return nil, api.BadRequest("read a suspect: %s", err)
@@ -180,9 +181,12 @@ func (k *Sweeper) changeSuspects(r *http.Request, change suspectsChange) (any, e
 		return nil, api.BadRequest("%s", err)
 	}
 	var done string
-	k.hold(func(h held) { done, err = h.replaceSuspects(s, change) })
+	k.hold(func(h held) { done, err = h.replaceSuspects(s, dryRun, change) })
 	if err != nil {
 		return nil, err
+	}
+	if dryRun {
+		return api.Changed{Changes: []string{done}}, nil
 	}
 	k.Save()
 	k.Log.Info("changed", "by", api.CallerName(r.Context()), "what", done)
@@ -190,14 +194,14 @@ func (k *Sweeper) changeSuspects(r *http.Request, change suspectsChange) (any, e
 	return api.Changed{Changes: []string{done}}, nil
 }
 
-func (h held) replaceSuspects(s api.Suspect, change suspectsChange) (done string, err error) {
+func (h held) replaceSuspects(s api.Suspect, dryRun bool, change suspectsChange) (done string, err error) {
 	if _, err := h.tableOf(s.Service); err != nil {
 		return "", err
 	}
 	before := h.suspects.list
 	after, done, err := change(h.now.Running.Service(s.Service), s, slices.Clone(before))
-	if err != nil {
-		return "", err
+	if err != nil || dryRun {
+		return done, err
 	}
 	h.suspects.replace(after)
 	if err := h.setSuspects(); err != nil {

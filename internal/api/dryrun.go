@@ -1,0 +1,62 @@
+// What a change would do, told by whoever would do it: to clients, and to connections that live.
+package api
+
+import (
+	"context"
+	"net/netip"
+
+	"connectrpc.com/connect"
+
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
+	"github.com/ballast-lb/ballast/internal/machine/health"
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// WithDryRun has a client send requests for dry runs so that a server which does not know dry_run refuses them: in JSON, which servers read
+// strictly. Of protobuf it would leave the field out, and carry the change out.
+func WithDryRun(dryRun bool) connect.ClientOption {
+	if dryRun {
+		return connect.WithProtoJSON()
+	}
+	return connect.WithClientOptions()
+}
+
+// knowsServers is Desired, as far as it tells of servers.
+type knowsServers interface {
+	Servers(ctx context.Context, service string) ([]*ballastv1.ServerStatus, error)
+}
+
+// Dangers is fleet.Dangers, by what is known of health now; where nothing is, nobody is unhealthy.
+func Dangers(ctx context.Context, d knowsServers, before, after *model.Fleet) []string {
+	return fleet.Dangers(before, after, func(service string) map[netip.Addr]bool {
+		found := map[netip.Addr]bool{}
+		servers, _ := d.Servers(ctx, service)
+		for _, s := range servers {
+			if address, err := netip.ParseAddr(s.Server.Address); err == nil && s.Health == health.Unhealthy {
+				found[address] = true
+			}
+		}
+		return found
+	})
+}
+
+// Living is fleet.Living, by what is known of connections now.
+func Living(ctx context.Context, d knowsServers, before, after *model.Fleet) []string {
+	return fleet.Living(before, after, living(ctx, d))
+}
+
+func living(ctx context.Context, d knowsServers) func(service string, id uint16) fleet.Connections {
+	type key struct {
+		service string
+		id      uint32
+	}
+	known := map[key]fleet.Connections{}
+	servers, _ := d.Servers(ctx, "")
+	for _, s := range servers {
+		if !s.Removed {
+			known[key{s.Service, s.Server.GetId()}] = fleet.Connections{Live: s.GetConnections(), Known: s.Connections != nil, Exact: s.ConnectionsExact}
+		}
+	}
+	return func(service string, id uint16) fleet.Connections { return known[key{service, uint32(id)}] }
+}

@@ -1,0 +1,89 @@
+// What a change does to connections that live.
+
+package fleet
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/model"
+)
+
+// Connections are those of one server.
+type Connections struct {
+	Live  uint64
+	Known bool // somebody can tell
+	Exact bool // an agent has counted them, else load balancers have estimated them
+}
+
+func (c *Connections) add(other Connections) {
+	c.Live, c.Known, c.Exact = c.Live+other.Live, c.Known && other.Known, c.Exact && other.Exact
+}
+
+// String is "12 connections", "about 12 connections" or "connections that nobody counts".
+func (c Connections) String() string {
+	switch text := model.Counted(c.Live, "connection", "connections"); {
+	case !c.Known:
+		return "connections that nobody counts"
+	case !c.Exact:
+		return "about " + text
+	default:
+		return text
+	}
+}
+
+// Living tells what becomes of the connections that live when a fleet changes from a to b, one line for each server that leaves, drains or is
+// switched off, and for each service that goes or endangers what it has. nil: they all stay as they are. Both have their defaults.
+func Living(a, b *model.Fleet, living func(service string, id uint16) Connections) (lines []string) {
+	after, ports := index(b.Services, serviceName), portsOf(b)
+	for i := range a.Services {
+		from := &a.Services[i]
+		to := after[from.Name]
+		all := Connections{Known: true, Exact: true}
+		for j := range from.Servers {
+			all.add(living(from.Name, from.Servers[j].ID))
+		}
+		switch {
+		case len(from.Servers) == 0:
+		case to == nil && len(goneOf(from, nil, ports)) > 0:
+			lines = append(lines, fmt.Sprintf("service %s: %s end", from.Name, all))
+		case to != nil && endangered(from, to):
+			lines = append(lines, fmt.Sprintf("service %s: %s: see the warnings", from.Name, all))
+		case to != nil:
+			lines = append(lines, livingOf(from, to, living)...)
+		}
+	}
+	return lines
+}
+
+// endangered reports whether a change of a service, whatever becomes of its servers, is among Dangers.
+func endangered(from, to *model.Service) bool {
+	staying := *to
+	staying.Servers = from.Servers
+	return len(serviceDangers(from, &staying, nil, nil)) > 0
+}
+
+func livingOf(from, to *model.Service, living func(service string, id uint16) Connections) (lines []string) {
+	key := identity(from, to)
+	after := index(to.Servers, key)
+	for i := range from.Servers {
+		before := &from.Servers[i]
+		now, fate := after[key(before)], "stay until they end"
+		if !to.Affinity.KeepsIDs() && to.Affinity != model.AffinityHistory {
+			fate = fmt.Sprintf("may break: affinity %s keeps none where it was", to.Affinity)
+		}
+		switch {
+		case before.State == model.StateOff:
+			continue
+		case now == nil:
+		case now.State == model.StateOff:
+			fate = "are cut"
+		case now.State != model.StateDraining || before.State == model.StateDraining && before.Deadline.Equal(now.Deadline):
+			continue
+		case !now.Deadline.IsZero():
+			fate += fmt.Sprintf("; at %s the rest is cut", now.Deadline.Format(time.RFC3339))
+		}
+		lines = append(lines, fmt.Sprintf("service %s: server %s: %s %s", from.Name, before.Name, living(from.Name, before.ID), fate))
+	}
+	return lines
+}

@@ -269,7 +269,7 @@ func TestAnotherLeaderWithOtherAnswersDrainsNobody(t *testing.T) {
 		alive[before].stop()
 		alive[before] = nil
 		fleettest.Await(t, next+" leads and says that others stay", func() bool {
-			return strings.Contains(problemOf(t, client, "web"), "servers that it does not name stay for")
+			return strings.Contains(problemOf(t, client, "web"), "servers that it has not named since this controller leads the service stay for")
 		})
 		fleettest.Await(t, next+" drains nobody", func() bool {
 			have := serversOf(t, client, "web")

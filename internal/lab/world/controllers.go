@@ -64,6 +64,7 @@ func (c *Controllers) Start(node string) {
 	c.Running[node] = script.Must(c.lab.Start(host.Spawn{Node: node, Program: c.lab.Binary, Arguments: []string{
 		"controller", "--name", node, "--listen", netip.AddrPortFrom(manageAddress(node), controlPort).String(),
 		"--etcd", strings.Join(etcd, ","), "--tls-dir", certificates(c.lab), "--run-dir", filepath.Join(c.lab.NodeDir(node), "run"),
+		"--sources-dir", c.SourcesDir(),
 	}}))
 }
 

@@ -19,8 +19,8 @@ import (
 const (
 	// Leaving is how long a server that is named no more drains before it is removed: one that an answer has left out by mistake comes back as it was.
 	Leaving = time.Minute
-	// Settling is how long a controller that has begun to lead a service keeps servers that its source has not named since: those of the one before, who may
-	// have heard something else. So controllers that take turns add servers, and drain none.
+	// Settling is how long a controller that has begun to lead a service keeps servers that its source has not named since: those of a list, or of the leader
+	// before, who may have heard something else. So controllers that take turns add servers, and drain none.
 	Settling = time.Minute
 	// MaxServers is how many servers an answer may name.
 	MaxServers = 4096
@@ -219,7 +219,7 @@ func (t *Tracker) Status(now time.Time, leader string) Status {
 	case !t.behind.IsZero() && now.Sub(t.behind) > behindAfter:
 		status.Problem = fmt.Sprintf("what it says is not carried out by controller %s, which may hear something else", cmp.Or(leader, "of the service: nobody leads it"))
 	case now.Before(t.settles):
-		status.Problem = fmt.Sprintf("servers that it does not name stay for %v more: another controller led the service before", t.settles.Sub(now).Round(time.Second))
+		status.Problem = fmt.Sprintf("servers that it has not named since this controller leads the service stay for %v more", t.settles.Sub(now).Round(time.Second))
 	case len(t.notes)+len(t.unfit) > 0:
 		status.Problem = "left out: " + model.Some(slices.Concat(t.notes, t.unfit))
 	}

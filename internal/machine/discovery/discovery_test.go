@@ -126,7 +126,7 @@ func TestAChangeOfLeaderDrainsNobodyAtOnce(t *testing.T) {
 		lead(two, one, time.Second)
 		two.step(time.Second, nil, "2 3 1")
 		two.step(Settling/2, answerOf(at(2, 3)), "2 3 1")
-		if s := two.tracker.Status(two.now, "c2"); s.Problem != "servers that it does not name stay for 30s more: another controller led the service before" {
+		if s := two.tracker.Status(two.now, "c2"); s.Problem != "servers that it has not named since this controller leads the service stay for 30s more" {
 			t.Errorf("says %q", s.Problem)
 		}
 		lead(one, two, time.Second)

@@ -22,6 +22,10 @@ var Scenarios = []scenario.Scenario{
 		Promise: "controllers, etcd members and the way to them are lost: no connection breaks, no server is stale",
 	},
 	{
+		Name: "sources", Deadline: 20 * time.Minute, Do: runSources,
+		Promise: "the DNS, Consul or a file names the servers, and fails: no connection breaks, the last servers stay",
+	},
+	{
 		Name: "alone", Deadline: 4 * time.Minute, Do: runAlone,
 		Promise: "load balancers that no controller judges for take out servers that fail, and hand back without flapping",
 	},

@@ -26,7 +26,7 @@ func (f *fleetAPI) Apply(ctx context.Context, r *ballastv1.ApplyRequest) (*balla
 	if err != nil {
 		return nil, refusal(err)
 	}
-	var risks, kept []string
+	var risks, kept, removals []string
 	remedy := "change keys with `ballast ctl key rotate`, apply a file without keys:, or say --force-keys"
 	answer, err := f.carefully(ctx, r.DryRun, r.Force, func(n *fleet.Desired) error {
 		running, next := &n.Running, wanted.Clone()
@@ -63,11 +63,17 @@ func (f *fleetAPI) Apply(ctx context.Context, r *ballastv1.ApplyRequest) (*balla
 			n.Base = running.Clone()
 		}
 		var changes []string
+		before := n.Running.Clone()
 		changes, kept = n.Apply(next)
 		if len(r.Confirmed) > 0 || r.Unchanged {
 			if err := unlessConfirmed(changes, r.Confirmed); err != nil {
 				return err
 			}
+		}
+		removals = fleet.Removals(&before, &n.Running, living(ctx, f.desired))
+		if len(removals) > 0 && !r.DryRun && !r.AllowRemove && !r.Force {
+			return connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("nothing was changed: is the file whole? %s: if that is meant, repeat it with allow_remove (ballast ctl: --allow-remove)",
+				strings.Join(removals, "; ")))
 		}
 		return nil
 	})
@@ -76,7 +82,7 @@ func (f *fleetAPI) Apply(ctx context.Context, r *ballastv1.ApplyRequest) (*balla
 	}
 	answer.Kept = kept
 	if r.DryRun {
-		answer.KeyRisks = risks
+		answer.KeyRisks, answer.Removals = risks, removals
 	}
 	return answer, nil
 }

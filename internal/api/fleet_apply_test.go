@@ -102,3 +102,18 @@ func TestWhatWasConfirmedIsWhatIsDone(t *testing.T) {
 		t.Errorf("a change where none was looked at: %v", err)
 	}
 }
+
+func TestAnApplyThatLosesServersNeedsToSaySo(t *testing.T) {
+	fleet, _ := serveFleet(t, &apitest.Memory{})
+	apply(t, fleet, web(at("10.0.0.1"), at("10.0.0.2")))
+	request := &ballastv1.ApplyRequest{Services: []*ballastv1.Service{web(at("10.0.0.1"))}}
+	if _, err := fleet.Apply(t.Context(), request); connect.CodeOf(err) != connect.CodeFailedPrecondition || !strings.Contains(err.Error(), "1 of its 2 servers that take new connections go") {
+		t.Errorf("it is applied: %v", err)
+	}
+	request.DryRun = true
+	if answer, err := fleet.Apply(t.Context(), request); err != nil || len(answer.Removals) != 1 {
+		t.Errorf("a dry run tells of %q, %v", answer.GetRemovals(), err)
+	}
+	request.DryRun, request.AllowRemove = false, true
+	expect(t, "allowed", must(t)(fleet.Apply(t.Context(), request)), "service web: server 10.0.0.2: removed")
+}

@@ -239,3 +239,22 @@ func TestADryRunReachesNothingThatCarriesItOut(t *testing.T) {
 		t.Errorf("in earnest: %s", ran)
 	}
 }
+
+func TestAFileThatIsCutOffIsNotApplied(t *testing.T) {
+	byEveryWay(t, func(t *testing.T, ctl *terminal) {
+		ctl.memory.Live = func(uint16) uint64 { return 10 }
+		ctl.must("apply", "--yes", "-f", write(t, fleetFile))
+		empty, half := write(t, "services: []\n"), write(t, fleetFile[:strings.LastIndex(fleetFile, "      - ")])
+		ctl.refuse("apply --yes -f "+empty, "whole? service web goes, with 20 connections: if that is meant, say --allow-remove")
+		ctl.refuse("apply --yes -f "+half, "whole? service web: 1 of its 2 servers that take new connections go: if that is meant, say --allow-remove")
+		said, err := ctl.try("apply", "--dry-run", "-o", "json", "-f", half)
+		if !errors.Is(err, ask.ChangesWouldBeMade) || !strings.Contains(said, `"removals": [`) {
+			t.Errorf("the dry run: %v: %s", err, said)
+		}
+		ctl.expect("fleet diff 1", "no changes")
+		ctl.expect("apply --yes --allow-remove -f "+half, "- service web: server s2: removed\n", "applied, revision 2")
+		ctl.expect("fleet rollback 1 --yes", "server s2: added")
+		ctl.expect("fleet rollback 2 --yes", "server s2: removed") // by its number: it is no file
+		ctl.expect("apply --yes --allow-remove -f "+empty, "- service web: removed\n")
+	})
+}

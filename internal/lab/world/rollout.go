@@ -114,7 +114,7 @@ func (r *Rollout) services(node string) (services []api.ServiceStatus, err error
 func (r *Rollout) applyByControl(content []byte) {
 	path := r.configPath(operatorNode)
 	script.Checkf(os.WriteFile(path, content, 0o644), "write the fleet")
-	script.Must(r.operator.Ctl("apply", "--yes", "-f", path))
+	script.Must(r.operator.Ctl("apply", "--yes", "--allow-remove", "-f", path))
 	for role, daemons := range map[string]map[string]*Daemon{"agent": r.Agents, "lb": r.LBs} {
 		for node, running := range daemons {
 			if running == nil {

@@ -56,6 +56,32 @@ func Living(a, b *model.Fleet, living func(service string, id uint16) Connection
 	return lines
 }
 
+// Removals tells what a file takes away from a fleet that somebody may just have failed to write, one line each: services whose connections live,
+// or may, and more than a third of the servers of a service that take new connections. nil: nothing. Servers in the place of others are no loss.
+func Removals(a, b *model.Fleet, living func(service string, id uint16) Connections) (lines []string) {
+	after, ports := index(b.Services, serviceName), portsOf(b)
+	for i := range a.Services {
+		from := &a.Services[i]
+		all := Connections{Known: true, Exact: true}
+		for j := range from.Servers {
+			all.add(living(from.Name, from.Servers[j].ID))
+		}
+		to := after[from.Name]
+		if to == nil {
+			if len(from.Servers) > 0 && (all.Live > 0 || !all.Known) && len(goneOf(from, nil, ports)) > 0 {
+				lines = append(lines, fmt.Sprintf("service %s goes, with %s", from.Name, all))
+			}
+			continue
+		}
+		const most = 3 // one of so many may go
+		before, left := len(serversTaking(from)), len(serversTaking(to))
+		if gone := before - left; gone*most > before {
+			lines = append(lines, fmt.Sprintf("service %s: %d of its %s that take new connections go", from.Name, gone, model.Counted(before, "server", "servers")))
+		}
+	}
+	return lines
+}
+
 // endangered reports whether a change of a service, whatever becomes of its servers, is among Dangers.
 func endangered(from, to *model.Service) bool {
 	staying := *to

@@ -22,6 +22,7 @@ type application struct {
 	*ask.Control
 	file           string
 	yes, forceKeys bool
+	allowRemove    bool
 }
 
 // Apply makes `ballast ctl apply`.
@@ -36,6 +37,7 @@ func Apply(c *ask.Control) *cobra.Command {
 	c.CanPlan(cmd)
 	cmd.Flags().BoolVar(&a.yes, "yes", false, "do not ask, and let a file without any service remove them all")
 	cmd.Flags().BoolVar(&a.forceKeys, "force-keys", false, "let cookie keys come, go or be turned back even if connections break; `placement` and the key of an epoch stay")
+	cmd.Flags().BoolVar(&a.allowRemove, "allow-remove", false, "let services go whose connections live, and more than a third of a service's servers")
 	command.Require(cmd, "file")
 	return cmd
 }
@@ -47,6 +49,7 @@ type applied struct {
 	Kept     []string `json:"kept,omitempty"` // what was set since the file said the same of it
 	Applied  bool     `json:"applied"`
 	KeyRisks []string `json:"key_risks,omitempty"` // why changes of keys need --force-keys
+	Removals []string `json:"removals,omitempty"`  // what needs --allow-remove
 }
 
 func (a *application) run(cmd *cobra.Command) error {
@@ -79,14 +82,17 @@ func (a *application) apply(cmd *cobra.Command, request *ballastv1.ApplyRequest,
 	if err != nil {
 		return place(err)
 	}
-	done := applied{Outcome: ask.Outcome{Changes: command.NonNil(answer.Changes), Revision: answer.Revision, Live: answer.Live}, Warnings: command.NonNil(answer.Warnings), Kept: answer.Kept, KeyRisks: answer.KeyRisks}
+	done := applied{Outcome: ask.Outcome{Changes: command.NonNil(answer.Changes), Revision: answer.Revision, Live: answer.Live}, Warnings: command.NonNil(answer.Warnings), Kept: answer.Kept, KeyRisks: answer.KeyRisks, Removals: answer.Removals}
 	out := cmd.OutOrStdout()
 	if !a.Structured() {
 		ask.ShowPlan(cmd, done.Outcome)
 		for _, line := range done.Kept {
 			fmt.Fprintf(out, "kept, as it was set: %s\n", line)
 		}
-		ask.Warn(cmd, append(slices.Clone(done.Warnings), done.KeyRisks...)...)
+		ask.Warn(cmd, slices.Concat(done.Warnings, done.Removals, done.KeyRisks)...)
+	}
+	if len(done.Removals) > 0 && !a.DryRun() && !a.allowRemove && !request.Exact {
+		return fmt.Errorf("nothing was changed: is %s whole? %s: if that is meant, say --allow-remove", a.file, strings.Join(done.Removals, "; "))
 	}
 	if len(done.KeyRisks) > 0 && !a.DryRun() && !a.forceKeys {
 		if request.Keys == nil {
@@ -102,6 +108,7 @@ func (a *application) apply(cmd *cobra.Command, request *ballastv1.ApplyRequest,
 			}
 		}
 		request.DryRun, request.Confirmed, request.Unchanged, request.Force, request.ForceKeys = false, done.Changes, !changes, len(done.Warnings) > 0, a.forceKeys
+		request.AllowRemove = a.allowRemove || request.Exact // people have asked for a revision by its number
 		if answer, err = fleet.Apply(cmd.Context(), request); err != nil {
 			return place(err)
 		}

@@ -6,5 +6,6 @@ import "testing"
 // everything, where the policy counts open connections; by a file without agents' reports, and by controllers with
 // them.
 func TestARestartedApplicationGetsItsShareOfNewConnections(t *testing.T) {
+	// Public: loxilb-io/loxilb#1020 (least connections, and an endpoint that goes and returns gets nothing).
 	logMeasured(t, run(t, "restart"))
 }

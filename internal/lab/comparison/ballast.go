@@ -52,8 +52,8 @@ func ballast(name, about string, service func() *fleet.Service) Contender {
 	}
 }
 
-// ringWithin is how long a ring of replicas may take to change.
-const ringWithin = 30 * time.Second
+// ringWithin is how long a ring of replicas may take to change: one that a load balancer has left again and again lets it wait.
+const ringWithin = 2 * time.Minute
 
 func overRing(c Contender) Contender {
 	setup := c.Setup

@@ -46,9 +46,14 @@ struct served {
 	__u8 load; /* enum accept_load */
 	__u8 session_scale; /* with SERVED_TAKES_OVER: of windows */
 	__u8 withheld; /* a port where subflows join that new connections are not told: server/mptcp/withhold.h */
-	__u8 pad[2];
+	__u8 predecessor_forward; /* how what is not of this server goes there: an enum forward, and 1; 0: not at all */
+	__u8 pad;
+	__be32 predecessor[4];
 };
-_Static_assert(sizeof(struct served) == 72, "served");
+_Static_assert(sizeof(struct served) == 88, "served");
+
+/* Some row has a predecessor. Else nobody looks. */
+volatile __u32 predecessors_used;
 
 struct interface {
 	__u8 mac[6];

@@ -17,6 +17,8 @@ enum agent_verdict {
 	DECAPSULATED_LAST, /* second chance: this server is the last stop. Worry: it grows long after a change of
 			      servers */
 	HANDED_ON, /* second chance: sent to the next stop. Worry: it grows long after a change of servers */
+	HANDED_TO_PREDECESSOR, /* predecessor: a connection that is not of this server. Worry: it grows after clients of
+				  the predecessor have left */
 	ACCEPTED_FIRST, /* dispatch choices: a SYN taken by this server, as the first candidate */
 	ACCEPTED_SECOND, /* dispatch choices: a new connection, taken as the second candidate */
 	ACCEPTED_THIRD, /* dispatch choices: a new connection, taken as the third candidate */
@@ -31,7 +33,7 @@ enum agent_verdict {
 				   the last one */
 	DROPPED_STOP_UNREACHABLE, /* no route or neighbour to any remaining stop. Worry: any: servers must reach each
 				     other */
-	DROPPED_STOP_EXPIRED, /* handed on until the outer TTL ended. Worry: any: the stops loop */
+	DROPPED_STOP_EXPIRED, /* handed on until the TTL ended. Worry: any: stops, or routes of a predecessor, loop */
 	DROPPED_CONGESTED, /* congestion was marked on the path and the inner packet cannot say so (RFC 6040) */
 
 	/* tc ingress: TSecr. */

@@ -43,7 +43,7 @@ func ServiceToProto(s *model.Service) *ballastv1.Service {
 	if p := &s.Placement; *p != (model.Placement{}) {
 		m.Placement = &ballastv1.Placement{Over: p.Over.String(), Ipv4Prefix: uint32(p.IPv4Prefix), Ipv6Prefix: uint32(p.IPv6Prefix)}
 	}
-	m.SourceLimit, m.Source = sourceLimitToProto(&s.SourceLimit), serverSourceToProto(&s.Source)
+	m.Predecessor, m.SourceLimit, m.Source = predecessorToProto(&s.Predecessor), sourceLimitToProto(&s.SourceLimit), serverSourceToProto(&s.Source)
 	if s.SessionClients != model.SessionClientsUnset {
 		m.SessionClients = new(uint32(s.SessionClients))
 	}
@@ -266,6 +266,7 @@ func (in *input) service(path string, s *model.Service, m *ballastv1.Service) {
 	takeNarrow(in, path+".placement.ipv4_prefix", &s.Placement.IPv4Prefix, m.GetPlacement().GetIpv4Prefix())
 	takeNarrow(in, path+".placement.ipv6_prefix", &s.Placement.IPv6Prefix, m.GetPlacement().GetIpv6Prefix())
 	in.sourceLimit(path+".source_limit", &s.SourceLimit, m.GetSourceLimit())
+	in.predecessor(path+".predecessor", &s.Predecessor, m.GetPredecessor())
 	in.duration(path+".slow_start", &s.SlowStart, m.GetSlowStart())
 	in.health(path+".health", &s.Health, m.GetHealth())
 	in.serverSource(path+".servers", &s.Source, m.GetSource())

@@ -87,6 +87,8 @@ type ServiceStatus struct {
 	Servers  []ServerStatus     `json:"servers"`
 	// TimestampSearches counts packets whose TCP options match none of the usual patterns, and were searched for the timestamp.
 	TimestampSearches uint64 `json:"timestamp_searches"`
+	// PredecessorConnections estimates how many connections went on to the predecessor within the last minute; nil: there is none.
+	PredecessorConnections *int `json:"predecessor_connections,omitempty"`
 	// Nodes are those of the second tier that the service's packets go to from here: servers get none then.
 	Nodes []NodeTraffic `json:"nodes,omitempty"`
 }

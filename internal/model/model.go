@@ -105,6 +105,7 @@ type Service struct {
 	// SYNLimit is how many SYNs a second and server turn on syn_proxy auto, at each load balancer; 0: not auto.
 	SYNLimit    uint32      `json:"syn_limit,omitempty"`
 	SourceLimit SourceLimit `json:"source_limit,omitzero"`
+	Predecessor Predecessor `json:"predecessor,omitzero"`
 	Table       Table       `json:"table,omitzero"`
 	Choices     Choices     `json:"choices,omitzero"`
 	QUIC        QUIC        `json:"quic,omitzero"`
@@ -305,6 +306,7 @@ func (s *Service) Clone() Service {
 	clone := *s
 	clone.MoreVIPs, clone.Allow = slices.Clone(s.MoreVIPs), slices.Clone(s.Allow)
 	clone.Ports, clone.PortRanges = slices.Clone(s.Ports), slices.Clone(s.PortRanges)
+	clone.Predecessor = s.Predecessor.clone()
 	clone.Servers = slices.Clone(s.Servers)
 	clone.Health.Command = slices.Clone(s.Health.Command)
 	return clone

@@ -27,6 +27,7 @@ func (s *Service) validate(path string, found *findings) {
 	s.validateMPTCP(path, found)
 	s.validateAllow(path, found)
 	s.validateSourceLimit(path+".source_limit", found)
+	s.validatePredecessor(path+".predecessor", found)
 	s.Source.validate(path+".servers", found)
 	s.validateIDs(path, found)
 	for i := range s.Servers {

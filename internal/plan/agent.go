@@ -46,13 +46,17 @@ type AgentRow struct {
 
 	SessionScale uint8 // with AgentTakes: of windows
 	Withheld     uint8 // a port of mptcp that new connections are not told
-	_            [2]uint8
+
+	PredecessorForward uint8 // how what is not of this server goes there: its model.Forward, and 1; 0: not at all
+	_                  uint8
+	Predecessor        [16]byte
 }
 
 // Retired is the row for the connections that a service leaves behind when the server no longer takes part.
 func (r AgentRow) Retired() AgentRow {
 	r.Acceptance, r.Threshold, r.Window, r.Low, r.High, r.Policy, r.Load = 0, 0, 0, 0, 0, 0, 0
 	r.SYNCookieKey, r.SessionScale = cookie.Key{}, 0
+	r.PredecessorForward, r.Predecessor = 0, [16]byte{}
 	if r.Flags &^= AgentChoices | AgentNoNew | AgentTakes | AgentSession | AgentProxied; r.Flags&AgentCookie != 0 {
 		r.Flags = AgentRetired | r.Flags&AgentHistory
 	}
@@ -299,6 +303,10 @@ func (a *Agent) add(fleet *model.Fleet, service *model.Service, server *model.Se
 	if service.Affinity == model.AffinityCookie && service.Dispatch != model.DispatchChoices { // also while load balancers do not know of sessions yet, or still do
 		row.Flags |= AgentTakes
 		row.SYNCookieKey, row.SessionScale = SYNCookieKey(&fleet.Keys, service.VIP), SessionScale
+	}
+	if p := &service.Predecessor; p.Exists() && service.Affinity.Cookies() {
+		row.PredecessorForward, row.Predecessor = uint8(p.Forward)+1, WireAddress(p.Addresses[0])
+		a.Stops = append(a.Stops, p.Addresses[0])
 	}
 	if service.SYNProxy != model.SYNProxyOff {
 		row.Flags |= AgentProxied

@@ -25,6 +25,7 @@ type Path struct {
 	Source                    netip.Addr
 	SourceMAC, DestinationMAC [6]byte
 	MTU                       uint16
+	OnLink                    bool // the next hop is the address itself, and no router
 	// Here: the server is this host. Source is its own address then, and of the rest there is nothing.
 	Here bool
 }
@@ -104,8 +105,10 @@ type image struct {
 	configs *QUICConfigs   // nil: none
 	session *SessionConfig // nil: none
 	allow   []netip.Prefix // sorted
-	table   table          // what the slots were made of; zero after Restore
-	returns map[ReturnKey]returning
+
+	predecessors []ServerRow
+	table        table // what the slots were made of; zero after Restore
+	returns      map[ReturnKey]returning
 }
 
 // table is what decides about the owners of slots: filling them is most of the work of an update, and most updates change
@@ -212,6 +215,7 @@ func compile(want *Want, s *Service, before *image) image {
 	for _, server := range slices.Concat(s.Removed, s.Servers) {
 		img.servers[server.ID] = serverRow(want, s, &server).makeRoom(configured, server.Address, &want.Tier)
 	}
+	img.succeed(want, s, configured.SendsToNodes(want.Tier.Tier))
 	img.leaveSessions(s)
 	if s.answersSYNs() {
 		img.row.SYNProxy = 1

@@ -109,7 +109,7 @@ func (t *Tables) restoreVIP(r Reader, p *published, vip netip.Addr, number uint3
 func (row ServiceRow) unplaced(number uint32) ServiceRow {
 	row.VIPNumber ^= number
 	row.Number, row.Row, row.IDsBase, row.IDsCount, row.SlotsBase, row.SlotsCount, row.RoundsBase, row.RoundsCount = 0, 0, 0, 0, 0, 0, 0, 0
-	row.TableBase, row.QUICBase, row.Session, row.Allow = 0, 0, 0, 0
+	row.TableBase, row.QUICBase, row.Session, row.Allow, row.PredecessorsBase = 0, 0, 0, 0, 0
 	return row
 }
 
@@ -126,7 +126,7 @@ func (t *Tables) restoreService(r Reader, number uint32) (*published, error) {
 	}
 	ok := p.row != 0 && row.Number == number && t.numbers.reserve(span{number, 1}) && t.serviceRows.reserve(span{p.row, 1}) &&
 		t.ids.reserve(p.ids) && t.slots.reserve(p.slots) && t.rounds.reserve(p.rounds) && t.blocks.reserve(p.connections) &&
-		t.configs.reserve(p.configs) && t.lists.reserve(p.allowed)
+		t.configs.reserve(p.configs) && t.lists.reserve(p.allowed) && t.restorePredecessors(r, p, row)
 	if !ok {
 		return nil, fmt.Errorf("restore service %d: its tables contradict each other: detach and start afresh", number)
 	}

@@ -119,7 +119,12 @@ type ServiceRow struct {
 	SourceDepth   uint32
 	SourceIPv4    uint8 // bits
 	SourceIPv6    uint8
-	_             [10]byte
+	Predecessors  uint8
+	_             byte
+
+	PredecessorsBase uint32
+	Share            uint16 // with predecessors: per mille that begins here
+	_                [2]byte
 }
 
 // Flags of ServiceRow: enum service_flag.
@@ -244,6 +249,10 @@ const (
 	ServerNextHop  = 2
 	ServerIPv6     = 4
 	ServerDown     = 8
+
+	ServerPredecessor  = 16
+	ServerOnLink       = 32
+	serverForwardShift = 8
 )
 
 // serverRow is what a row says of a server and of the way to it.

@@ -64,6 +64,7 @@ type published struct {
 	connections         span // blocks
 	configs             span // groups
 	allowed             span // list
+	predecessors        predecessors
 	serverRow, counters map[uint16]uint32
 }
 
@@ -291,9 +292,13 @@ func (u *update) publish(p *published, img image) error {
 	if err != nil {
 		return err
 	}
+	predecessorsMoved, err := u.publishPredecessors(p, img)
+	if err != nil {
+		return err
+	}
 	u.countOpen(p, img, fresh)
 	p.image = img
-	moved := fresh || idsMoved || tablesMoved || configsMoved || allowedMoved
+	moved := fresh || idsMoved || tablesMoved || configsMoved || allowedMoved || predecessorsMoved
 	if moved || before.image.row != img.row {
 		if p.row, err = u.publishRow(p, img.row, p.number, p.row); err != nil {
 			return err
@@ -309,7 +314,7 @@ func (p *published) placed(row ServiceRow, vip, at uint32) ServiceRow {
 	row.RoundsBase, row.RoundsCount = p.rounds.base, p.rounds.count
 	row.SlotsBase, row.SlotsCount = p.slots.base, p.slots.count/uint32(row.Columns)
 	row.TableBase, row.TableBlocks = p.connections.base, p.connections.count
-	row.Allow = p.allowed.base
+	row.Allow, row.PredecessorsBase = p.allowed.base, p.predecessors.ids.base
 	if p.image.session != nil {
 		row.Session = p.configs.base
 	} else {
@@ -425,6 +430,7 @@ func (u *update) retire(p *published) {
 	t.blocks.give(p.connections)
 	t.configs.give(p.configs)
 	u.dropAllowed(p)
+	u.dropPredecessors(&p.predecessors, true)
 	t.ids.give(p.ids)
 	for id, row := range p.serverRow {
 		t.serverRows.give(span{row, 1})

@@ -16,6 +16,7 @@ type (
 	service = model.Service
 	place   = model.Placement
 	source  = model.SourceLimit
+	before  = model.Predecessor
 	table   = model.Table
 	choices = model.Choices
 	quic    = model.QUIC
@@ -85,6 +86,7 @@ var Service = slices.Concat([]Field[service]{
 			Doc: "SYNs per second and server that turn `syn_proxy: auto` on"},
 	},
 	Section("source_limit", SourceLimit, func(s *service) *source { return &s.SourceLimit }),
+	Section("predecessor", Predecessor, func(s *service) *before { return &s.Predecessor }),
 	Section("table", Table, func(s *service) *table { return &s.Table }),
 	Section("choices", Choices, func(s *service) *choices { return &s.Choices }),
 	Section("quic", QUIC, func(s *service) *quic { return &s.QUIC }),
@@ -143,6 +145,17 @@ var SourceLimit = []Field[source]{
 		Doc: "bits of an IPv4 address that are one source"},
 	{Key: "ipv6_prefix", Value: number(func(l *source) *uint8 { return &l.IPv6Prefix }, "bits", 1, model.MaxSourcePrefix), Default: fmt.Sprint(model.DefaultIPv6Prefix),
 		Doc: "the same of IPv6"},
+}
+
+// Predecessor are the fields of who has connections to a VIP that did not begin here.
+var Predecessor = []Field[before]{
+	{Key: "addresses", Value: list(func(p *before) *[]netip.Addr { return &p.Addresses }, "addresses", fmt.Sprintf("1 to %d addresses", model.MaxPredecessors), ",", "%v",
+		model.ParseAddress), Clear: true,
+		Doc: "another load balancer, which gets what did not begin here", More: "See `docs/run/moving.md`"},
+	{Key: "forward", Value: choice(func(p *before) *model.Forward { return &p.Forward }), Values: "`l2`, `ipip`, `gue`", Default: "l2",
+		Doc: "how it gets them"},
+	{Key: "share", Value: scalar(func(p *before) *model.HereShare { return &p.Share }, "number", fmt.Sprintf("0 to %d", model.ShareAll), model.ParseShare, model.HereShare.String), Default: fmt.Sprint(model.ShareAll),
+		Doc: "new connections per mille that begin here"},
 }
 
 // Table are the fields of a service's connection table.

@@ -13,20 +13,27 @@ struct owner_list {
 	__u16 id[8]; /* 1 + STOPS_MAX, and to a power of two */
 };
 
-/* Index of the first column of the flow's slot. */
-inline_always __u32 placement_cell(const struct service *service, const __be32 client[4], __be16 client_port,
+/* What places a flow: the same at all load balancers. */
+inline_always __u64 placement_hash(const struct service *service, const __be32 client[4], __be16 client_port,
 				   __be16 service_port, _Bool ipv6)
 {
 	__be32 placed[4] = { client[0] & (ipv6 ? service->placed_ipv6[0] : service->placed_ipv4) };
-	__u64 hash;
 
 	if (ipv6) {
 		placed[1] = client[1] & service->placed_ipv6[1];
 		placed[2] = client[2] & service->placed_ipv6[2];
 		placed[3] = client[3] & service->placed_ipv6[3];
 	}
-	hash = flow_hash(&service->placement_hash, placed, client_port & service->placed_ports,
+	return flow_hash(&service->placement_hash, placed, client_port & service->placed_ports,
 			 service_port & service->placed_ports, ipv6);
+}
+
+/* Index of the first column of the flow's slot. */
+inline_always __u32 placement_cell(const struct service *service, const __be32 client[4], __be16 client_port,
+				   __be16 service_port, _Bool ipv6)
+{
+	__u64 hash = placement_hash(service, client, client_port, service_port, ipv6);
+
 	return service->slots_base + (__u32)(((hash >> 32) * service->slots_count) >> 32) * service->columns;
 }
 

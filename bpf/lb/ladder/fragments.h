@@ -5,6 +5,7 @@
 #include "wire/kernel.h"
 #include "wire/parse.h"
 #include "lb/state/node.h"
+#include "lb/state/predecessors.h"
 #include "lb/state/service.h"
 #include "lb/state/verdict.h"
 #include "lb/affinity/decision.h"
@@ -44,6 +45,6 @@ inline_always enum verdict walk_later_fragment(const struct packet *p, struct de
 	if (!d->service)
 		return DROPPED_UNKNOWN_FRAGMENT;
 	d->id = *known;
-	d->server = server_by_id(d->service, d->id);
+	d->server = target_by_id(d->service, d->id);
 	return d->server ? FORWARDED_FRAGMENT : DROPPED_NO_SERVER;
 }

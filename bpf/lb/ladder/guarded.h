@@ -19,6 +19,8 @@ inline_always _Bool has_begun(const struct packet *p, const struct decision *d, 
 		return d->service->affinity != AFFINITY_QUIC || !d->carried.is_long;
 	if (verdict == FORWARDED_BY_LOCAL_TABLE)
 		return p->protocol != IPPROTO_TCP || !is_syn(p);
+	if (verdict == FORWARDED_TO_PREDECESSOR)
+		return p->protocol == IPPROTO_TCP && !is_syn(p);
 	return verdict == FORWARDED_BY_CLOSING || verdict == FORWARDED_STARTING;
 }
 

@@ -4,6 +4,7 @@
  *   1. new connection            -> dispatch
  *   2. carries a valid cookie    -> its server (affinity table: a suspect's packets visit the scrubber first)
  *   3. known to be closing, or in the local table -> its server
+ *      predecessor, and not ours -> the predecessor (lb/ladder/predecessor.h)
  *   4. services with replicas    -> whose it is by their entries (lb/ladder/replicas.h)
  *      session tls or syn_proxy, server not known to answer yet -> lb/ladder/session.h; a SYN is answered
  *   5. otherwise                 -> placement, with the previous owners as further stops
@@ -30,6 +31,7 @@
 #include "lb/ladder/dispatched.h"
 #include "lb/ladder/guarded.h"
 #include "lb/ladder/placed.h"
+#include "lb/ladder/predecessor.h"
 #include "lb/ladder/replicas.h"
 
 /* Rungs 1 to 3 of a service whose connections carry cookies. Sets d->server where one of them knows; says why else
@@ -109,6 +111,12 @@ inline_always enum verdict steer_find(const struct packet *p, struct decision *d
 		verdict = steer_by_carried(p, d);
 	if (d->server)
 		return verdict;
+	if (service->predecessors && service->affinity != AFFINITY_REPLICATED) {
+		d->id = succeed(p, service, verdict, f->entry ? f->entry->id : NO_ID);
+		d->server = predecessor_by_id(service, d->id);
+		if (d->server)
+			return FORWARDED_TO_PREDECESSOR;
+	}
 	if (begins_here(p, d, verdict)) {
 		d->verdict = verdict;
 		return VERDICT_CONTINUE;
@@ -154,6 +162,8 @@ inline_always _Bool steer_commit(const struct packet *p, const struct decision *
 {
 	if (verdict == FORWARDED_NEW)
 		return steer_commit_new(p, d);
+	if (verdict == FORWARDED_TO_PREDECESSOR)
+		succeed_commit(p, d, f->entry);
 	if (verdict == FORWARDED_BY_LOCAL_TABLE && f->entry)
 		local_table_commit(p, d->service, f->entry);
 	if (verdict == FORWARDED_BY_LOCAL_TABLE ||

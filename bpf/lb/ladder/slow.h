@@ -7,6 +7,7 @@
 #include "wire/choices.h"
 #include "wire/parse.h"
 #include "lb/state/functions.h"
+#include "lb/state/predecessors.h"
 #include "lb/state/service.h"
 #include "lb/state/verdict.h"
 #include "lb/state/vips.h"
@@ -14,6 +15,7 @@
 #include "lb/affinity/quic.h"
 #include "lb/ladder/fragments.h"
 #include "lb/ladder/ladder.h"
+#include "lb/ladder/predecessor.h"
 #include "lb/ladder/replicas.h"
 #include "lb/ladder/session.h"
 
@@ -50,6 +52,13 @@ inline_always enum verdict hide_from_verifier(struct decision *d, enum verdict v
 	return *byte;
 }
 
+/* Not inlined: the hash lies on the stack only as long as it is used. */
+static __noinline int note_predecessor(const struct packet *flow, const struct service *service)
+{
+	predecessor_seen(service->number, predecessor_hash(flow, service));
+	return 0;
+}
+
 /* steer() for packets of any shape. A global function, as others that slow_path calls: it is verified once, not for
  * every path that leads here. Pointers inside memory passed to such a function are lost: they are arguments of their
  * own, and the caller sets them again. */
@@ -64,6 +73,8 @@ __noinline int steer_slow(const struct packet *p, const struct service *service,
 	d.quoted = decided->quoted;
 	d.owner_known = decided->owner_known;
 	verdict = steer(p, &d);
+	if (verdict == FORWARDED_TO_PREDECESSOR)
+		note_predecessor(p, service);
 	decided->id = d.id;
 	decided->verdict = d.verdict;
 	decided->carried.plain = d.carried.plain;
@@ -71,6 +82,18 @@ __noinline int steer_slow(const struct packet *p, const struct service *service,
 	decided->stops_count = d.stops_count;
 	decided->next = d.next;
 	return verdict;
+}
+
+/* Of an ICMP error, by how the connection of what it quotes was found. */
+inline_always enum verdict icmp_verdict(enum verdict verdict)
+{
+	if (verdict == FORWARDED_TO_PREDECESSOR)
+		return verdict;
+	return verdict == FORWARDED_BY_COOKIE || verdict == FORWARDED_BY_OLDER_KEY ||
+			       verdict == FORWARDED_BY_LOCAL_TABLE || verdict == FORWARDED_BY_HISTORY ||
+			       verdict == FORWARDED_BY_PORT || verdict == FORWARDED_BY_REPLICA
+		       ? FORWARDED_ICMP_BY_COOKIE
+		       : FORWARDED_ICMP_BY_FALLBACK;
 }
 
 /* Steer `flow`: the packet itself, or the one that an ICMP error quotes. VERDICT_CONTINUE: others have to be asked. */
@@ -101,15 +124,11 @@ inline_always enum verdict walk_flow(struct xdp_md *ctx, const struct packet *p,
 	d->service = service;
 	if (verdict == VERDICT_CONTINUE)
 		return verdict;
-	d->server = server_by_id(service, d->id);
+	d->server = target_by_id(service, d->id);
 	if (!d->server)
 		return is_guarded(verdict) ? verdict : DROPPED_NO_SERVER;
 	if (flow != p)
-		return verdict == FORWARDED_BY_COOKIE || verdict == FORWARDED_BY_OLDER_KEY ||
-				       verdict == FORWARDED_BY_LOCAL_TABLE || verdict == FORWARDED_BY_HISTORY ||
-				       verdict == FORWARDED_BY_PORT || verdict == FORWARDED_BY_REPLICA
-			       ? FORWARDED_ICMP_BY_COOKIE
-			       : FORWARDED_ICMP_BY_FALLBACK;
+		return icmp_verdict(verdict);
 	if (p->fragment == FRAGMENT_FIRST)
 		fragment_learn(p, number, d->id);
 	if (verdict == FORWARDED_BY_COOKIE && d->service->affinity == AFFINITY_TABLE)

@@ -7,6 +7,7 @@
 #include "wire/kernel.h"
 #include "wire/checksum.h"
 #include "wire/parse.h"
+#include "lb/state/predecessors.h"
 #include "lb/state/service.h"
 #include "lb/affinity/decision.h"
 #include "lb/send/l2.h"
@@ -141,7 +142,7 @@ inline_always long fragment_restore(struct __sk_buff *skb, const struct server *
 __noinline int fragment_all(struct __sk_buff *skb, __u16 number, __u16 id, __u16 front)
 {
 	const struct service *service = service_by_number(number);
-	const struct server *server = service ? server_by_id(service, id) : 0;
+	const struct server *server = service ? target_by_id(service, id) : 0;
 	__u32 zero = 0, outer;
 	struct fragmented *f = bpf_map_lookup_elem(&fragmented, &zero);
 

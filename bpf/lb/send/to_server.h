@@ -19,11 +19,14 @@
 #include "lb/send/fragment.h"
 #include "lb/send/l2.h"
 #include "lb/send/nat.h"
+#include "lb/send/predecessor.h"
 #include "lb/send/srv6.h"
 #include "lb/send/through.h"
 
 inline_always enum forward forward_of(const struct service *service, const struct server *server, __u32 stops)
 {
+	if (server->flags & SERVER_PREDECESSOR)
+		return server->flags >> SERVER_FORWARD_SHIFT;
 	return stops && !(service->forward == FORWARD_SRV6 && server->flags & SERVER_IPV6) ? FORWARD_GUE
 											   : service->forward;
 }
@@ -63,6 +66,8 @@ __noinline int send_to_server(struct xdp_md *ctx, const struct packet *p, const 
 		if (!answer_leave(ANSWER_IN_FRAGMENTS))
 			return DROPPED_FRAGMENT_LIMIT;
 	}
+	if (server->flags & SERVER_PREDECESSOR && !leaves_for_predecessor(ctx, p, server))
+		return DROPPED_PREDECESSOR_LOOP;
 	d = *decided;
 	d.service = service;
 	d.server = server;

@@ -31,11 +31,16 @@ enum server_flag {
 	SERVER_NEXT_HOP = 2, /* the next hop is known */
 	SERVER_IPV6 = 4, /* its address, and so the outer header, is IPv6 */
 	SERVER_DOWN = 8, /* session tls: it is not healthy, or removed: its sessions begin again elsewhere */
+	SERVER_PREDECESSOR = 16, /* what was there before: lb/ladder/predecessor.h */
+	SERVER_ON_LINK = 32, /* a predecessor's: the next hop is itself, and not a router */
 };
+#define SERVER_FORWARD_SHIFT 8 /* predecessors: an enum forward of their own */
 
 #define HISTORY_MAX 4 /* owners of a column */
 #define CANDIDATES_MAX 4 /* columns of a slot */
 #define NO_ID 0
+#define PREDECESSOR_ID 0xfff0 /* of the first predecessor; servers' are below 0x8000 */
+#define PREDECESSORS_MAX 8
 #define SERVICE_NUMBERS 4097 /* 0 is none */
 
 struct service {
@@ -76,7 +81,11 @@ struct service {
 	__u32 vip_number; /* of its VIP, of several: tells their connections apart */
 	__u32 source_step, source_depth; /* source_limits.h: of a connection, of all but one of a burst; 0: none */
 	__u8 source_ipv4, source_ipv6; /* bits of a source */
-	__u8 pad[10]; /* to a power of two: a row's offset is a shift */
+	__u8 predecessors; /* how many: what is not ours goes there */
+	__u8 pad;
+	__u32 predecessors_base; /* their range of server_rows */
+	__u16 share; /* with predecessors: per mille of new connections that begin here */
+	__u8 pad2[2]; /* to a power of two: a row's offset is a shift */
 };
 _Static_assert(sizeof(struct service) == 256, "service");
 

@@ -53,6 +53,8 @@ enum verdict {
 	FORWARDED_BAD_OPTIONS, /* fallback: TCP options that cannot be read. Worry: it grows */
 	FORWARDED_STRIPPED, /* return: through: a SYN without its timestamp, as the server cannot take part. Worry: any:
 		set tcp_timestamps=2 on the server */
+	FORWARDED_TO_PREDECESSOR, /* predecessor: of a connection that did not begin here, or shall not: share. Worry:
+		it grows after share is 1000, or stays when clients have left: docs/run/moving.md */
 	FORWARDED_FRAGMENT, /* a later fragment, to the server of the first. Worry: it is large: MTU */
 	FORWARDED_IN_FRAGMENTS, /* too big for the path to the server, without Don't Fragment: sent in fragments; a
 		later failure (memory, device) is not counted. Worry: it is large: MTU */
@@ -95,6 +97,8 @@ enum verdict {
 		kind. Worry: it grows with the clients' load: raise the fabric's MTU; or a flood */
 	DROPPED_NO_SERVER, /* the service has no server for it. Worry: all are draining, removed or of weight 0 */
 	DROPPED_NO_NEXT_HOP, /* no route or neighbour for the server. Worry: any */
+	DROPPED_PREDECESSOR_LOOP, /* predecessor: it came from there, or went around too often. Worry: any: the
+		predecessor does not take the VIP, or its routes lead here */
 	DROPPED_NO_CLOCK, /* return: through: the server's clock is not known yet. Worry: it goes on for seconds: the
 		node cannot connect to the server */
 	DROPPED_UNKNOWN_FRAGMENT, /* a later fragment without its first one. Worry: it grows: ECMP sends fragments to

@@ -11,6 +11,7 @@
 #include "server/verdict.h"
 #include "server/accept/accept.h"
 #include "server/accept/deliver.h"
+#include "server/accept/succeed.h"
 #include "server/tunnel/forward.h"
 #include "server/tunnel/tunnel_sources.h"
 
@@ -80,10 +81,13 @@ inline_always enum agent_verdict handle_tunnel(struct xdp_md *ctx, int *action)
 
 	*action = XDP_PASS;
 	verdict = recognise(ctx, &t, &p, &row);
-	if (verdict == AGENT_CONTINUE && row && (t.stops || deliver_is_syn(&p))) {
+	if (verdict == AGENT_CONTINUE && row && (t.stops || predecessors_used || deliver_is_syn(&p))) {
 		served = bpf_map_lookup_elem(&served_services, row);
 		if (t.stops)
 			verdict = stop_here(ctx, &t, &p, served, &delivered, action);
+		if (verdict == AGENT_CONTINUE && predecessors_used && delivered != DECAPSULATED_MINE &&
+		    is_of_predecessor(ctx, &p, served))
+			return succeed(ctx, &t, &p, served, action);
 		if (verdict == AGENT_CONTINUE && deliver_is_syn(&p))
 			mark_accepted(&p, served, t.column);
 	}

@@ -204,7 +204,7 @@ func (t *Table) lookUp(resolver *netdev.Resolver, address netip.Addr) (plan.Path
 	}
 	return plan.Path{
 		Ifindex: uint32(hop.Ifindex), VLAN: hop.VLAN, Source: hop.Source,
-		SourceMAC: hop.SourceMAC, DestinationMAC: hop.Destination, MTU: t.mtu(address, hop.MTU),
+		SourceMAC: hop.SourceMAC, DestinationMAC: hop.Destination, MTU: t.mtu(address, hop.MTU), OnLink: hop.OnLink,
 	}, nil
 }
 

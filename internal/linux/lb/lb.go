@@ -31,7 +31,7 @@ import (
 
 // Layout names the shape of the pinned maps. A change of any map's key, value or meaning needs a new number: a process of
 // another layout then fills maps of its own and switches the program over, instead of misreading these.
-const Layout = "lb-v23"
+const Layout = "lb-v24"
 
 // LB is the load balancer's program with its maps. Methods that change tables are for one caller at a time. What concerns devices and pins (attach.go), and
 // what only reads or counts, is safe for concurrent use.

@@ -163,6 +163,13 @@ func (w *world) update(change func(*plan.Want)) {
 				w.want.Paths[server.Address] = testPath(server.Address)
 			}
 		}
+		for _, address := range s.Predecessor.Addresses {
+			if _, ok := w.want.Paths[address]; !ok {
+				path := testPath(address)
+				path.OnLink = true
+				w.want.Paths[address] = path
+			}
+		}
 	}
 	fleet.ApplyDefaults()
 	if err := fleet.Validate(); err != nil {
@@ -222,7 +229,7 @@ func (w *world) run(frame []byte) result {
 		if number := w.tables.Places()[got.service].Number; uint32(order.number) != number {
 			w.Fatalf("an order about service %d, not %d", order.number, number)
 		}
-		server := serverIn(w.steeredService(got.service), order.id)
+		server := targetIn(w.steeredService(got.service), order.id)
 		got.order, got.front = got.frame, order.front
 		got.frame = order.undone(got.frame, w.want.Paths[server.Address])
 	}

@@ -34,7 +34,7 @@ func (r *reference) expectICMP(p *refPacket) expectation {
 	if d.verdict == lbVerdictFORWARDED_BY_COOKIE || d.verdict == lbVerdictFORWARDED_BY_OLDER_KEY || d.verdict == lbVerdictFORWARDED_BY_LOCAL_TABLE || d.verdict == lbVerdictFORWARDED_BY_HISTORY ||
 		d.verdict == lbVerdictFORWARDED_BY_PORT {
 		d.verdict = lbVerdictFORWARDED_ICMP_BY_COOKIE
-	} else if len(d.ids) > 0 {
+	} else if len(d.ids) > 0 && d.verdict != lbVerdictFORWARDED_TO_PREDECESSOR {
 		d.verdict = lbVerdictFORWARDED_ICMP_BY_FALLBACK
 	}
 	return r.expectSent(p, s, d)

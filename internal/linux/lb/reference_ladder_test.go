@@ -30,7 +30,7 @@ type refDecision struct {
 
 // ladder decides where a packet of a service goes: the reference of bpf/lb/ladder/ladder.h.
 func (r *reference) ladder(s *plan.Service, p *refPacket, quoted bool) refDecision {
-	d := r.ladderOfAll(s, p, quoted)
+	d := r.succeeds(s, p, r.ladderOfAll(s, p, quoted), quoted)
 	if len(s.Allow) == 0 || slices.ContainsFunc(s.Allow, func(prefix netip.Prefix) bool { return prefix.Contains(p.source) }) {
 		return d
 	}
@@ -38,6 +38,10 @@ func (r *reference) ladder(s *plan.Service, p *refPacket, quoted bool) refDecisi
 	switch d.verdict {
 	case lbVerdictFORWARDED_BY_COOKIE, lbVerdictFORWARDED_BY_OLDER_KEY:
 		if !long {
+			return d
+		}
+	case lbVerdictFORWARDED_TO_PREDECESSOR:
+		if p.protocol == 6 && !p.syn() {
 			return d
 		}
 	case lbVerdictFORWARDED_BY_TABLE, lbVerdictFORWARDED_ADDED, lbVerdictFORWARDED_BY_SCRUBBER, lbVerdictDROPPED_OVER_LIMIT, lbVerdictFORWARDED_BY_LOCAL_TABLE,

@@ -69,18 +69,23 @@ func byAddress(s *plan.Service, table func(uint32, []model.Share) []uint16) func
 	}
 }
 
+// placementHash is what places a flow.
+func (r *reference) placementHash(s *plan.Service, p *refPacket) uint64 {
+	if !s.BySource() {
+		return r.flowHash(r.want.Keys.Placement, s, p)
+	}
+	bits := s.Placement.IPv4Prefix
+	if p.source.Is6() {
+		bits = s.Placement.IPv6Prefix
+	}
+	source := netip.PrefixFrom(p.source, int(bits)).Masked().Addr()
+	return cookie.FlowHash(cookie.ServiceKey(r.want.Keys.Placement, s.VIP, 0), netip.AddrPortFrom(source, 0), 0)
+}
+
 // slotOf are the columns of the flow's slot.
 func (r *reference) slotOf(s *plan.Service, p *refPacket) []history.Column {
-	columns, hash := shapeOf(s).Columns, r.flowHash(r.want.Keys.Placement, s, p)
-	if s.BySource() {
-		bits := s.Placement.IPv4Prefix
-		if p.source.Is6() {
-			bits = s.Placement.IPv6Prefix
-		}
-		source := netip.PrefixFrom(p.source, int(bits)).Masked().Addr()
-		hash = cookie.FlowHash(cookie.ServiceKey(r.want.Keys.Placement, s.VIP, 0), netip.AddrPortFrom(source, 0), 0)
-	}
-	return r.slots[s.Name][int(cookie.Slot(hash, s.TableSlots))*columns:][:columns]
+	columns := shapeOf(s).Columns
+	return r.slots[s.Name][int(cookie.Slot(r.placementHash(s, p), s.TableSlots))*columns:][:columns]
 }
 
 func nobody(id uint16) bool { return id == 0 }

@@ -198,7 +198,7 @@ func (r *reference) expectPacket(p *refPacket) expectation {
 		if !ok || s == nil {
 			return pass(lbVerdictDROPPED_UNKNOWN_FRAGMENT)
 		}
-		ids := slices.DeleteFunc(slices.Clone(known.ids), func(id uint16) bool { return serverIn(s, id) == nil })
+		ids := slices.DeleteFunc(slices.Clone(known.ids), func(id uint16) bool { return targetIn(s, id) == nil })
 		if len(ids) == 0 {
 			return expectation{verdict: lbVerdictDROPPED_NO_SERVER, service: s.Name, action: xdpDrop}
 		}

@@ -28,7 +28,10 @@ func (r *reference) expectSent(p *refPacket, s *plan.Service, d refDecision) exp
 			d.learn(ids)
 		}
 	}
-	first := serverIn(s, d.ids[0])
+	first, succeeds := targetIn(s, d.ids[0]), d.ids[0] >= firstPredecessor
+	if succeeds {
+		s = asPredecessorTakes(s)
+	}
 	path := r.want.Paths[first.Address]
 	if path.Ifindex == 0 {
 		e.verdict, e.action = lbVerdictDROPPED_NO_NEXT_HOP, xdpDrop
@@ -38,6 +41,13 @@ func (r *reference) expectSent(p *refPacket, s *plan.Service, d refDecision) exp
 	fits := p.length <= mtu || (p.v6() && p.length <= 1280)
 	if !fits && !goesInFragments(p, d, mtu) {
 		return r.expectTooBig(p, e, mtu)
+	}
+	if succeeds && r.goesRound(p, path) {
+		e.verdict, e.action = lbVerdictDROPPED_PREDECESSOR_LOOP, xdpDrop
+		return e
+	}
+	if succeeds {
+		p = p.withFewHops()
 	}
 	if path.Ifindex != testIfindex {
 		e.action = xdpRedirect
@@ -58,7 +68,7 @@ func (r *reference) expectSent(p *refPacket, s *plan.Service, d refDecision) exp
 		p = p.rewritten(func(option []byte) { copy(option, bytes.Repeat([]byte{1}, 10)) })
 	}
 	e.ids, e.stops = d.ids, d.stops
-	e.frame = func(id uint16) []byte { return r.sentFrame(p, s, serverIn(s, id), d.stops, d.next) }
+	e.frame = func(id uint16) []byte { return r.sentFrame(p, s, targetIn(s, id), d.stops, d.next) }
 	if !fits {
 		e.verdict, e.action = lbVerdictFORWARDED_IN_FRAGMENTS, xdpPass
 		e.front = len(e.frame(d.ids[0])) - len(p.ip)

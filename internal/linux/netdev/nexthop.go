@@ -22,6 +22,7 @@ type NextHop struct {
 	SourceMAC   [6]byte
 	Destination [6]byte // MAC of the neighbour
 	MTU         uint16  // of the route or, if it has none, of the device; headers of ours included
+	OnLink      bool    // Destination is of the address itself, and not of a router
 }
 
 // ErrOwn says that an address is one of this host.
@@ -120,6 +121,7 @@ func (r *Resolver) route(address netip.Addr) (hop NextHop, neighbour neighbourKe
 	} else if route.Gw != nil {
 		gateway, _ = netip.AddrFromSlice(route.Gw)
 	}
+	hop.OnLink = gateway.Unmap() == address
 	return hop, neighbourOf(route.LinkIndex, gateway.Unmap()), nil
 }
 

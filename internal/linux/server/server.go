@@ -23,7 +23,7 @@ import (
 //go:generate go tool bpf2go -target bpfel -type agent_verdict -type served -type served_key -type stop -type interface -type agent_traffic -type tunnel_limit -type tunnel_slot -type tunnel_note -type turn -type probe_fate server ../../../bpf/server.bpf.c
 
 // Layout names the shape of the pinned maps: see that of lb.
-const Layout = "agent-v12"
+const Layout = "agent-v13"
 
 // keptMaps hold what connections need for life. A process with another layout goes on with those of the one before, where they have
 // the same shape; else connections lose their marks.
@@ -147,7 +147,7 @@ func (s *Server) Serve(served map[plan.VIPKey]plan.AgentRow) (changes int, err e
 		}
 		want[key] = row
 	}
-	if err := s.beginAcceptances(want); err != nil {
+	if err := errors.Join(s.beginAcceptances(want), s.lookForPredecessors(want)); err != nil {
 		return 0, err
 	}
 	if err := s.dropRanges(served, want); err != nil {
@@ -168,6 +168,20 @@ func (s *Server) Serve(served map[plan.VIPKey]plan.AgentRow) (changes int, err e
 		err = errors.Join(err, s.turn(served), s.advance())
 	}
 	return changes, err
+}
+
+// lookForPredecessors lets programs look for rows with predecessors where there are any.
+func (s *Server) lookForPredecessors(want map[plan.VIPKey]plan.AgentRow) error {
+	var used uint32
+	for _, row := range want {
+		if row.PredecessorForward != 0 {
+			used = 1
+		}
+	}
+	if err := s.objects.PredecessorsUsed.Set(used); err != nil {
+		return fmt.Errorf("say whether services have predecessors: %w", err)
+	}
+	return nil
 }
 
 // publish writes a new row, then lets packets find it.

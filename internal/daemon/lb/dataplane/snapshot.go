@@ -145,6 +145,11 @@ func (s *Snapshot) Verdicts(place plan.Place) (map[string]api.Traffic, error) {
 	return out, nil
 }
 
+// PredecessorConnections estimates how many connections of the service at a place went on to its predecessor within the last minute.
+func (s *Snapshot) PredecessorConnections(place plan.Place) (int, error) {
+	return s.path.PredecessorConnections(place)
+}
+
 // TimestampSearches returns how many packets of the service at a place had their options searched for the timestamp.
 func (s *Snapshot) TimestampSearches(place plan.Place) (uint64, error) {
 	return s.path.TimestampSearches(place)

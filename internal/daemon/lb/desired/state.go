@@ -107,21 +107,27 @@ func switchOff(s *model.Service, id uint16) {
 	}
 }
 
-// Addresses are those of all servers and nodes that may get packets from here.
+// Addresses are those of all servers, predecessors and nodes that may get packets from here.
 func (s *State) Addresses() (addresses []netip.Addr) {
 	seen := map[netip.Addr]bool{}
+	one := func(address netip.Addr) {
+		if !seen[address] {
+			seen[address] = true
+			addresses = append(addresses, address)
+		}
+	}
 	add := func(servers []model.Server) {
 		for _, server := range servers {
-			if !seen[server.Address] {
-				seen[server.Address] = true
-				addresses = append(addresses, server.Address)
-			}
+			one(server.Address)
 		}
 	}
 	for i := range s.Running.Services {
 		if service := &s.Running.Services[i]; !s.SendsToNodes(service) {
 			add(service.Servers)
 			add(s.Lingering(service.Name))
+			for _, address := range service.Predecessor.Addresses {
+				one(address)
+			}
 		}
 	}
 	if second := s.SecondTier(); second != nil {

@@ -29,6 +29,7 @@ var (
 	serverState   = prometheus.NewDesc("ballast_server_state", "1 for the state that a server is in: active, draining, off or removed.", []string{"service", "server", "id", "state"}, nil)
 	searchesTotal = prometheus.NewDesc("ballast_timestamp_searches_total", "Packets whose TCP options match none of the usual patterns, and were searched for the timestamp, which costs some 100 ns. Worry: it is most of the traffic.", []string{"service"}, nil)
 	sessionHellos = prometheus.NewDesc("ballast_session_hellos_total", "First packets with data of connections with session tls, by outcome: resumed; by the policy: none (no session), unknown (of no server, or of a dropped key), unavailable (server unhealthy or removed), limited (more clients than session_clients), untimed (no timestamps), incomplete, malformed, not_tls.", []string{"service", "outcome"}, nil)
+	predecessors  = prometheus.NewDesc("ballast_predecessor_connections", "Estimate of the connections that went on to the predecessor within the last minute; 0: it is idle.", []string{"service"}, nil)
 	synProxyOn    = prometheus.NewDesc("ballast_syn_proxy_on", "1 while this load balancer answers the SYNs of a service with syn_proxy; 0: they are below syn_limit.", []string{"service"}, nil)
 	serverHealthy = prometheus.NewDesc("ballast_server_healthy", "Result of checks, whatever all_down makes of it: 0: unhealthy; 1: healthy, or not checked.", []string{"service", "server", "id"}, nil)
 	serverInUse   = prometheus.NewDesc("ballast_server_in_use", "1: a server gets new connections from here; 0: its state, weight or health prevents it.", []string{"service", "server", "id"}, nil)
@@ -155,6 +156,9 @@ func collectService(out chan<- prometheus.Metric, s *api.ServiceStatus) {
 	}
 	if s.Name != "" {
 		counter(out, searchesTotal, s.TimestampSearches, s.Name)
+		if s.PredecessorConnections != nil {
+			gauge(out, predecessors, float64(*s.PredecessorConnections), s.Name)
+		}
 	}
 	for _, node := range s.Nodes {
 		id := strconv.Itoa(int(node.ID))

@@ -74,6 +74,13 @@ func service(now *dataplane.Snapshot, s *model.Service, noCookie NoCookie) (stat
 	if status.TimestampSearches, err = now.TimestampSearches(place); err != nil {
 		return status, err
 	}
+	if s.Predecessor.Exists() && !place.Nodes {
+		count, err := now.PredecessorConnections(place)
+		if err != nil {
+			return status, err
+		}
+		status.PredecessorConnections = &count
+	}
 	if place.Nodes {
 		if status.Nodes, err = nodes(now, place); err != nil {
 			return status, err

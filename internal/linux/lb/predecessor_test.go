@@ -1,0 +1,214 @@
+package lb
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/plan"
+)
+
+var (
+	oldBalancer  = netip.MustParseAddr("192.0.2.200")
+	oldBalancer6 = netip.MustParseAddr("2001:db8:1::200")
+)
+
+// following has a predecessor, which keeps what share leaves.
+func following(forward model.Forward, share uint16, change func(*model.Service), addresses ...netip.Addr) func(*model.Service) {
+	return func(s *model.Service) {
+		s.Dispatch = model.DispatchMaglev
+		s.Predecessor = model.Predecessor{Addresses: addresses, Forward: forward, Share: model.ShareOf(share)}
+		if change != nil {
+			change(s)
+		}
+	}
+}
+
+// movingWorld has services of every kind that moves in.
+func movingWorld(t *testing.T, more ...model.Service) *world {
+	ipv6 := withServers(true, 1, 2)
+	local := func(s *model.Service) { s.Affinity = model.AffinityLocal }
+	return newWorld(t, append(more, serviceOf("plain", fastVIP(10), following(model.ForwardL2, 500, nil, oldBalancer)),
+		serviceOf("ipip", fastVIP(11), following(model.ForwardIPIP, 1000, nil, oldBalancer)),
+		serviceOf("gue", fastVIP(12), following(model.ForwardGUE, 0, func(s *model.Service) { s.Forward = model.ForwardGUE }, oldBalancer, oldBalancer.Next(), oldBalancer.Next().Next())),
+		serviceOf("six", vip6, following(model.ForwardIPIP, 500, ipv6, oldBalancer6)),
+		serviceOf("six-l2", plus(vip6, 1), following(model.ForwardL2, 500, ipv6, oldBalancer6, oldBalancer)),
+		serviceOf("over6", fastVIP(13), following(model.ForwardIPIP, 300, ipv6, oldBalancer6)),
+		serviceOf("local", fastVIP(14), following(model.ForwardL2, 500, local, oldBalancer)),
+		serviceOf("udp", fastVIP(15), following(model.ForwardIPIP, 500, func(s *model.Service) { local(s); s.Protocol = model.ProtocolUDP }, oldBalancer)),
+		serviceOf("allow", fastVIP(16), following(model.ForwardL2, 500, func(s *model.Service) { s.Allow = prefixes("203.0.113.0/25") }, oldBalancer)))...)
+}
+
+// Promise: With a predecessor what did not begin here goes there, by layer 2 or a tunnel, whole or in fragments, and ICMP errors of it; new connections
+// by their share.
+func TestWhatDidNotBeginHereGoesToThePredecessor(t *testing.T) {
+	w := movingWorld(t, tableOf("table", fastVIP(17), following(model.ForwardIPIP, 500, nil, oldBalancer)))
+	rapid.Check(t, func(rt *rapid.T) {
+		w.TB = quiet{t, rt}
+		w.age()
+		for range rapid.IntRange(1, 5).Draw(rt, "packets") {
+			frame := w.anyFrame(rt)
+			if rapid.IntRange(0, 9).Draw(rt, "from there") == 0 {
+				destination := w.want.Paths[oldBalancer].DestinationMAC
+				copy(frame[6:], destination[:])
+			}
+			w.check(frame[:rapid.OneOf(rapid.Just(len(frame)), rapid.IntRange(14, len(frame))).Draw(rt, "cut")])
+		}
+	})
+}
+
+// The same frames, through the fast path.
+func TestTheFastPathLeavesToThePredecessorWhatTheSlowPathDoes(t *testing.T) {
+	comparePaths(t, movingWorld(t), fastKinds{cookies: []string{"plain", "ipip", "gue", "six", "over6", "allow"}})
+}
+
+// Promise: What comes from the predecessor does not go back there, and what goes there has 8 hops left at most, so that nothing goes around for ever.
+func TestNothingGoesAroundByThePredecessor(t *testing.T) {
+	w := movingWorld(t)
+	for _, vip := range []netip.Addr{fastVIP(10), fastVIP(11), vip6, plus(vip6, 1)} {
+		to := flowTo(vip, 443, 1)
+		foreign := to.frame(to.tcp(ack, timestamps(1, 0), []byte("x")))
+		name, hops := "", 8+14
+		if vip.Is6() {
+			hops = 7 + 14
+		}
+		for i := range w.want.Services {
+			if w.want.Services[i].VIP == vip {
+				name = w.want.Services[i].Name
+			}
+		}
+		echo := w.cookieFor(name, to, 0, 1) + 1<<14 // id 0: nobody
+		binary.BigEndian.PutUint32(foreign[len(foreign)-1-4:], echo)
+		foreign = to.frame(to.tcp(ack, timestamps(1, echo), []byte("x")))
+		w.checkVerdict(foreign, lbVerdictFORWARDED_TO_PREDECESSOR)
+		for ttl, want := range map[byte]lbVerdict{0: lbVerdictDROPPED_PREDECESSOR_LOOP, 1: lbVerdictDROPPED_PREDECESSOR_LOOP, 2: lbVerdictFORWARDED_TO_PREDECESSOR,
+			8: lbVerdictFORWARDED_TO_PREDECESSOR, 255: lbVerdictFORWARDED_TO_PREDECESSOR} {
+			frame := slices.Clone(foreign)
+			if frame[hops] = ttl; !vip.Is6() {
+				frame[24], frame[25] = 0, 0
+				binary.BigEndian.PutUint16(frame[24:], ^foldSum(frame[14:34]))
+			}
+			w.checkVerdict(frame, want)
+		}
+		back := slices.Clone(foreign)
+		mac := w.want.Paths[service(&w.want, name).Predecessor.Addresses[0]].DestinationMAC
+		copy(back[6:], mac[:])
+		if name != "six-l2" {
+			w.checkVerdict(back, lbVerdictDROPPED_PREDECESSOR_LOOP)
+		}
+	}
+}
+
+// Promise: Where a table remembers connections, one stays at the predecessor, or here, however share changes.
+func TestTablesRememberTheSideOfAConnection(t *testing.T) {
+	w := movingWorld(t)
+	share := func(permille uint16) {
+		w.update(func(want *plan.Want) {
+			for i := range want.Services {
+				want.Services[i].Predecessor.Share = model.ShareOf(permille)
+			}
+		})
+	}
+	for _, begins := range []uint16{0, 1000} {
+		share(begins)
+		first, later := lbVerdict(lbVerdictFORWARDED_TO_PREDECESSOR), lbVerdict(lbVerdictFORWARDED_TO_PREDECESSOR)
+		if begins == 1000 {
+			first, later = lbVerdictFORWARDED_NEW, lbVerdictFORWARDED_BY_LOCAL_TABLE
+		}
+		tcp, udp := flowTo(fastVIP(14), 443, int(begins)), flowTo(fastVIP(15), 443, int(begins))
+		w.checkVerdict(tcp.frame(tcp.tcp(syn, synOptions(), nil)), first)
+		w.checkVerdict(ethernet(0, ipPacket(udp.client.Addr(), fastVIP(15), 17, udp.udp([]byte("x")))), first)
+		share(1000 - begins)
+		w.checkVerdict(tcp.frame(tcp.tcp(syn, synOptions(), nil)), later)
+		w.checkVerdict(tcp.frame(tcp.tcp(ack, nil, []byte("x"))), later)
+		w.checkVerdict(ethernet(0, ipPacket(udp.client.Addr(), fastVIP(15), 17, udp.udp([]byte("y")))), later)
+	}
+}
+
+// Promise: The share is that part of new connections, and of SYNs without timestamps all or none.
+func TestShareIsThatPartOfNewConnections(t *testing.T) {
+	w := movingWorld(t)
+	const connections = 2000
+	for _, share := range []uint16{0, 10, 300, 999, 1000} {
+		w.update(func(want *plan.Want) { service(want, "plain").Predecessor.Share = model.ShareOf(share) })
+		here := 0
+		for n := range connections {
+			to := flowTo(fastVIP(10), 443, n)
+			if got, _ := w.check(to.frame(to.tcp(syn, synOptions(), nil))); got.verdict == lbVerdictFORWARDED_NEW {
+				here++
+			}
+			want := lbVerdict(lbVerdictFORWARDED_TO_PREDECESSOR)
+			if share == 1000 {
+				want = lbVerdictFORWARDED_NO_TIMESTAMP
+			}
+			if n%50 == 0 {
+				w.checkVerdict(to.frame(to.tcp(syn, nil, nil)), want)
+			}
+		}
+		if want := connections * int(share) / 1000; here < want-60 || here > want+60 || share%1000 == 0 && here != want {
+			t.Errorf("share %d: %d of %d begin here", share, here, connections)
+		}
+	}
+}
+
+// Predecessors come, change, and leave in the tables, and a new process finds them.
+func TestPredecessorsChangeInTheTables(t *testing.T) {
+	w := newWorld(t, serviceOf("web", vip4, nil))
+	to := flowTo(vip4, 443, 1)
+	foreign := to.frame(to.tcp(ack, timestamps(1, w.cookieFor("web", to, 0, 1)+1<<14), []byte("x")))
+	w.checkVerdict(foreign, lbVerdictFORWARDED_BAD_COOKIE)
+	for _, addresses := range [][]netip.Addr{{oldBalancer}, {oldBalancer.Next(), oldBalancer}, {oldBalancer.Next()}} {
+		for _, forward := range []model.Forward{model.ForwardIPIP, model.ForwardL2} {
+			w.update(func(want *plan.Want) {
+				service(want, "web").Predecessor = model.Predecessor{Addresses: addresses, Forward: forward}
+			})
+			w.checkVerdict(foreign, lbVerdictFORWARDED_TO_PREDECESSOR)
+			w.reopen()
+			w.checkVerdict(foreign, lbVerdictFORWARDED_TO_PREDECESSOR)
+		}
+	}
+	w.update(func(want *plan.Want) { service(want, "web").Predecessor = model.Predecessor{} })
+	w.checkVerdict(foreign, lbVerdictFORWARDED_BAD_COOKIE)
+}
+
+// Promise: The count of a predecessor's connections is that of flows that came within a minute, and 0 when none do.
+func TestConnectionsOfAPredecessorAreCounted(t *testing.T) {
+	w := movingWorld(t)
+	w.update(func(want *plan.Want) { service(want, "plain").Predecessor.Share = model.ShareOf(0) })
+	mustSet(w.emptyPredecessorFlows())
+	expect := func(want int) {
+		t.Helper()
+		if count, err := w.lb.PredecessorConnections(w.tables.Places()["plain"]); err != nil || count != want {
+			t.Fatalf("%d connections, %v; want %d", count, err, want)
+		}
+	}
+	expect(0)
+	for range 3 {
+		for n := range 5 {
+			to := flowTo(fastVIP(10), 443, n)
+			w.checkVerdict(to.frame(to.tcp(syn, synOptions(), nil)), lbVerdictFORWARDED_TO_PREDECESSOR)
+		}
+	}
+	expect(5)
+	for index := range w.lb.objects.PredecessorFlows.MaxEntries() {
+		var flow uint64
+		mustSet(w.lb.objects.PredecessorFlows.Lookup(index, &flow))
+		if flow != 0 {
+			mustSet(w.lb.objects.PredecessorFlows.Put(index, flow-62<<32))
+		}
+	}
+	expect(0)
+}
+
+func (w *world) emptyPredecessorFlows() error {
+	for index := range w.lb.objects.PredecessorFlows.MaxEntries() {
+		if err := w.lb.objects.PredecessorFlows.Put(index, uint64(0)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -18,8 +18,11 @@ import (
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
 )
 
-// dialTimeout is how long one controller may take to answer before the next one is tried.
-const dialTimeout = 2 * time.Second
+// How long one controller may take to answer: before the next one is tried, and the last, whose host may be busy.
+const (
+	dialTimeout     = 2 * time.Second
+	lastDialTimeout = 10 * time.Second
+)
 
 // Fleet asks the fleet API of the daemon. What it refuses comes back as *connect.Error whose text is the daemon's.
 func (c *Client) Fleet(options ...connect.ClientOption) ballastv1connect.FleetClient {
@@ -125,9 +128,13 @@ func (d *dialer) dial(ctx context.Context, network, _ string) (conn net.Conn, er
 	d.mutex.Lock()
 	controllers := d.controllers
 	d.mutex.Unlock()
-	for _, controller := range controllers {
+	for i, controller := range controllers {
+		timeout := dialTimeout
+		if i == len(controllers)-1 {
+			timeout = lastDialTimeout
+		}
 		var one error
-		if conn, one = dialController(ctx, network, controller, d.config); one == nil {
+		if conn, one = dialController(ctx, network, controller, d.config, timeout); one == nil {
 			return conn, nil
 		}
 		if one = fmt.Errorf("%s: %w", controller, one); err != nil {
@@ -138,8 +145,8 @@ func (d *dialer) dial(ctx context.Context, network, _ string) (conn net.Conn, er
 	return nil, &notReached{err}
 }
 
-func dialController(ctx context.Context, network, controller string, config *tls.Config) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+func dialController(ctx context.Context, network, controller string, config *tls.Config, timeout time.Duration) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var d net.Dialer
 	if config == nil {

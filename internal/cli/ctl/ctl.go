@@ -35,6 +35,7 @@ func Command() *cobra.Command {
 		ask.Short("sessions", "session list", local.ListSessions(c)), connections, counters)
 	c.Explain(cmd)
 	c.Complete(cmd)
+	c.TakeKubernetesNames(cmd)
 	return cmd
 }
 

@@ -3,15 +3,23 @@ package await
 
 import (
 	"errors"
+	"os"
+	"strconv"
 	"testing"
 	"time"
 )
 
-// Implementation constants.
-const (
-	deadline = time.Minute
-	interval = 2 * time.Millisecond // between two looks
-)
+// interval is between two looks.
+const interval = 2 * time.Millisecond
+
+// deadline is a minute, on machines that are emulated a multiple of it: BALLAST_PATIENCE.
+var deadline = func() time.Duration {
+	times, err := strconv.Atoi(os.Getenv("BALLAST_PATIENCE"))
+	if err != nil {
+		times = 1
+	}
+	return time.Duration(times) * time.Minute
+}()
 
 var errNotYet = errors.New("it is not")
 

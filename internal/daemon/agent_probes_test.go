@@ -72,6 +72,20 @@ func probed(s api.AgentStatus, state api.ProbeState) bool {
 	return len(s.Probes) == 1 && s.Probes[0].At.String() == "198.51.100.10:80" && s.Probes[0].State == state
 }
 
+// Promise: Where kube-proxy's IPVS has a VIP on its device, what counts is what becomes of packets, too: no socket of the host has to listen. A rule
+// stands for IPVS here; the tests of Kubernetes have the real one.
+func TestAgentLooksForNoSocketWhereIPVSHasTheVIP(t *testing.T) {
+	t.Parallel()
+	noRaces(t)
+	h, pod := newNode(t)
+	h.listen(pod)
+	require(t, h.space.AddBridge("kube-ipvs0", 1500, netip.MustParsePrefix("198.51.100.10/32")))
+	h.nft(kubeProxy)
+	h.write(fmt.Sprintf(agentFile, 1))
+	h.start()
+	h.await("packets to be taken", func(s api.AgentStatus) bool { return s.Ready && len(s.Problems) == 0 && probed(s, api.ProbeTaken) })
+}
+
 // What counts is what becomes of packets: an agent is ready where a rule takes them to an application, and not where they are lost.
 func TestAgentOfANodeIsReadyWherePacketsAreTaken(t *testing.T) {
 	t.Parallel()

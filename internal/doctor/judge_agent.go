@@ -107,7 +107,7 @@ func judgeVIPs(f *facts) (out []Finding) {
 			return
 		}
 		seen[vip] = true
-		if device, local := f.Host.Addresses[vip]; local {
+		if device := f.Host.Addresses[vip]; !f.elsewhere(vip) {
 			out = append(out, ok("vip", vip.String(), "on %s", device))
 			return
 		}
@@ -277,16 +277,20 @@ func onLink(d *deviceFacts, vip netip.Addr) bool {
 }
 
 func judgeARPOn(d *deviceFacts, vip netip.Addr, holder string) Finding {
+	strict := ""
+	if holder == netdev.IPVSDevice {
+		strict = "; kube-proxy does it by ipvs.strictARP: true"
+	}
 	switch {
 	case holder == d.Name:
 		return Finding{"arp", d.Name, Problem, fmt.Sprintf("%s is on this interface, so this host answers ARP for it", vip),
 			fmt.Sprintf("ip address del %s dev %s; ip address add %s/32 dev lo", vip, d.Name, vip)}
 	case d.ARPIgnore == 0:
 		return Finding{"arp", d.Name, Problem, fmt.Sprintf("arp_ignore is 0: this host answers ARP for %s", vip),
-			fmt.Sprintf("sysctl -w net.ipv4.conf.%s.arp_ignore=1 net.ipv4.conf.%s.arp_announce=2", d.Name, d.Name)}
+			fmt.Sprintf("sysctl -w net.ipv4.conf.%s.arp_ignore=1 net.ipv4.conf.%s.arp_announce=2%s", d.Name, d.Name, strict)}
 	case d.ARPAnnounce != 2 && d.ARPAnnounce != -1:
 		return Finding{"arp", d.Name, Problem, fmt.Sprintf("arp_announce is %d: this host names %s as its own when it asks", d.ARPAnnounce, vip),
-			fmt.Sprintf("sysctl -w net.ipv4.conf.%s.arp_announce=2", d.Name)}
+			fmt.Sprintf("sysctl -w net.ipv4.conf.%s.arp_announce=2%s", d.Name, strict)}
 	}
 	return ok("arp", d.Name, "no ARP for %s", vip)
 }
@@ -339,6 +343,9 @@ func judgeListeners(f *facts) (out []Finding) {
 		for _, port := range s.Ports {
 			if p := f.probed(netip.AddrPortFrom(vip, port)); p != nil && s.Protocol == model.ProtocolTCP {
 				out = append(out, judgeProbedListener(s, p)...)
+				continue
+			}
+			if f.byIPVS(vip) { // before any socket of this host
 				continue
 			}
 			if f.unheard(s, vip, port) {

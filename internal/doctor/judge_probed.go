@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -14,11 +15,14 @@ import (
 const lookBehind = "find what should take them: on a node of Kubernetes, kube-proxy and a ready pod of the service on this node (externalTrafficPolicy: Local); " +
 	"else a rule of DNAT, or the VIP as an address of this host; and a firewall between"
 
-// elsewhere reports whether a VIP is no address of this host: a translation of addresses may take its packets all the same.
+// elsewhere reports whether a VIP is no address that a socket of this host could have: a translation of addresses may take its packets all the same.
 func (f *facts) elsewhere(vip netip.Addr) bool {
 	_, local := f.Host.Addresses[vip]
-	return !local
+	return !local || f.byIPVS(vip)
 }
+
+// byIPVS reports whether kube-proxy's IPVS takes the packets of a VIP.
+func (f *facts) byIPVS(vip netip.Addr) bool { return f.Host.Addresses[vip] == netdev.IPVSDevice }
 
 // probed is what the agent has found out about a port of a VIP that this host does not have, nil: nothing.
 func (f *facts) probed(at netip.AddrPort) *api.ProbedPort {
@@ -52,20 +56,29 @@ func (f *facts) takenIn(vip netip.Addr, r model.PortRange) (ports []uint16) {
 	return ports
 }
 
-// judgeVIP is about an address that this host does not have: what becomes of the agent's SYNs counts, and without any what rules say.
+// judgeVIP is about an address that no socket of this host could have: what becomes of the agent's SYNs counts, and without any what rules say.
 func (f *facts) judgeVIP(s *model.Service, vip netip.Addr) Finding {
 	lost, unknown := f.probedAs(vip, api.ProbeLost), f.probedAs(vip, api.ProbeUnknown)
 	taken := f.probedAs(vip, api.ProbeTaken, api.ProbeRefused)
+	where, there := "not an address of this host", "on no interface"
+	if f.byIPVS(vip) {
+		there = "on " + netdev.IPVSDevice + ", by kube-proxy's IPVS"
+		where = there
+	}
 	switch {
 	case len(lost) > 0:
-		return Finding{"vip", vip.String(), Problem, "not an address of this host, and SYNs of the agent to tcp port " + strings.Join(lost, ", ") + " are lost", lookBehind}
+		return Finding{"vip", vip.String(), Problem, where + ", and SYNs of the agent to tcp port " + strings.Join(lost, ", ") + " are lost", lookBehind}
 	case len(unknown) > 0:
-		return Finding{"vip", vip.String(), Problem, "not an address of this host, and whether packets to tcp port " + strings.Join(unknown, ", ") + " are taken is not known",
+		return Finding{"vip", vip.String(), Problem, where + ", and whether packets to tcp port " + strings.Join(unknown, ", ") + " are taken is not known",
 			"see why the agent cannot probe them: ballast ctl --instance " + f.Instance + " status"}
 	case len(taken) > 0:
-		return ok("vip", vip.String(), "on no interface; SYNs of the agent to tcp port %s are taken", strings.Join(taken, ", "))
-	case f.named(s, vip):
-		return Finding{"vip", vip.String(), Warning, "not an address of this host: rules of nftables take its packets, but whether they arrive is not known",
+		return ok("vip", vip.String(), "%s; SYNs of the agent to tcp port %s are taken", there, strings.Join(taken, ", "))
+	case f.named(s, vip), f.byIPVS(vip):
+		by := "rules of nftables take"
+		if f.byIPVS(vip) {
+			by = "that takes"
+		}
+		return Finding{"vip", vip.String(), Warning, where + ": " + by + " its packets, but whether they arrive is not known",
 			"ask an agent that runs, which probes TCP ports: ballast ctl --instance " + f.Instance + " status"}
 	}
 	return Finding{"vip", vip.String(), Problem, "not an address of this host: it does not take the service's packets", fmt.Sprintf("ip address add %s/%d dev lo", vip, vip.BitLen())}

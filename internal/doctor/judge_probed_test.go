@@ -54,3 +54,32 @@ func TestWhatTheAgentHasProbedCounts(t *testing.T) {
 		}
 	}
 }
+
+// Promise: `doctor` looks for no listener where kube-proxy's IPVS has a VIP, says what has become of the agent's SYNs, and how kube-proxy keeps it from
+// answering ARP.
+func TestIPVSTakesPacketsBeforeSockets(t *testing.T) {
+	const by = " on kube-ipvs0, by kube-proxy's IPVS"
+	for state, want := range map[api.ProbeState]string{
+		api.ProbeTaken: "ok" + by + "; SYNs of the agent to tcp port 80 are taken", api.ProbeLost: "problem" + by + ", and SYNs of the agent to tcp port 80 are lost",
+		api.ProbeUnknown: "problem" + by + ", and whether", "": "warning" + by + ": that takes its packets, but whether they arrive is not known",
+	} {
+		f := healthyFacts(RoleAgent)
+		s := &f.File.Fleet.Services[0]
+		s.Ports, f.Host.Listening = []uint16{80}, nil
+		f.Host.Addresses[s.VIP] = "kube-ipvs0"
+		f.Devices[0].Prefixes, f.Devices[0].ARPIgnore = []netip.Prefix{netip.PrefixFrom(s.VIP, 24)}, 0
+		if state != "" {
+			f.Daemon.Probes = []api.ProbedPort{{At: netip.AddrPortFrom(s.VIP, 80), State: state}}
+		}
+		vips, listeners, arp := judgeVIPs(f), judgeListeners(f), judgeARP(f)
+		if have := vips[0].Severity.String() + " " + vips[0].Found; len(vips) != 1 || !strings.HasPrefix(have, want) {
+			t.Errorf("%s: %q, not %q", state, have, want)
+		}
+		if len(listeners) != 1 || listeners[0].Severity != OK {
+			t.Errorf("%s: %+v", state, listeners)
+		}
+		if len(arp) != 1 || arp[0].Severity != Problem || !strings.HasSuffix(arp[0].Remedy, "; kube-proxy does it by ipvs.strictARP: true") {
+			t.Errorf("%s: %+v", state, arp)
+		}
+	}
+}

@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -50,6 +51,7 @@ type cluster struct {
 	dir   string
 	nodes []string // n1 to n9
 	mode  string   // of kube-proxy
+	pool  string   // of ballast-kube
 
 	authorization string // of the API server
 	spaces        map[string]*netspace.Space
@@ -63,7 +65,7 @@ func newCluster(t *testing.T, nodes ...string) *cluster {
 			t.Skip("make test-kubernetes builds what this needs, and runs it as root")
 		}
 	}
-	c := &cluster{T: t, dir: t.TempDir(), mode: "nftables", authorization: "AlwaysAllow", spaces: map[string]*netspace.Space{}}
+	c := &cluster{T: t, dir: t.TempDir(), mode: "nftables", pool: pool, authorization: "AlwaysAllow", spaces: map[string]*netspace.Space{}}
 	var err error
 	c.wire, err = link.Load()
 	c.must(err)
@@ -169,8 +171,14 @@ type process struct {
 
 func (c *cluster) start(host string, arguments ...string) *process {
 	c.Helper()
+	return c.startWith(nil, host, arguments...)
+}
+
+// startWith is start with more environment.
+func (c *cluster) startWith(environment []string, host string, arguments ...string) *process {
+	c.Helper()
 	p := &process{output: &output{}, command: exec.Command(arguments[0], arguments[1:]...), ended: make(chan struct{}), where: host}
-	p.command.Stdout, p.command.Stderr = p.output, p.output
+	p.command.Stdout, p.command.Stderr, p.command.Env = p.output, p.output, append(os.Environ(), environment...)
 	p.command.Dir = c.dir
 	p.command.Path, _ = filepath.Abs(arguments[0])
 	p.command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -182,7 +190,7 @@ func (c *cluster) start(host string, arguments ...string) *process {
 	c.Cleanup(func() {
 		p.end(syscall.SIGKILL)
 		if c.Failed() {
-			c.Logf("%s of %s: %s", filepath.Base(arguments[0])+" "+arguments[1], host, p.last())
+			c.Logf("%s of %s: %s", strings.Join(append([]string{filepath.Base(arguments[0])}, arguments[1:]...)[:min(2, len(arguments))], " "), host, p.last())
 		}
 	})
 	return p
@@ -313,12 +321,12 @@ func (c *cluster) startNode(node string) (roles map[string]*process) {
 }
 
 func (c *cluster) startProxy(node string) *process {
-	return c.start(node, parts, "kube-proxy", "--kubeconfig", c.path("kubeconfig"), "--proxy-mode", c.mode, "--hostname-override", node, "--cluster-cidr", "10.78.0.0/16",
+	return c.start(node, parts, "kube-proxy", "--kubeconfig", c.path("kubeconfig"), "--proxy-mode", c.mode, "--hostname-override", node, "--cluster-cidr", "10.78.0.0/16", "--ipvs-strict-arp",
 		"--conntrack-max-per-core", "0", "--conntrack-tcp-timeout-established", "0s", "--conntrack-tcp-timeout-close-wait", "0s")
 }
 
 func (c *cluster) startKube() *process {
-	return c.start("control", kube, "--controller", controller, "--pool", pool, "--kubeconfig", c.path("kubeconfig"), "--tls-dir", c.path("tls"), "--lease-namespace", "default",
+	return c.start("control", kube, "--controller", controller, "--pool", c.pool, "--kubeconfig", c.path("kubeconfig"), "--tls-dir", c.path("tls"), "--lease-namespace", "default",
 		"--identity", "one", "--listen", "127.0.0.1:9438")
 }
 

@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"os"
 	"os/exec"
 	"strings"
 	"syscall"
@@ -12,8 +13,20 @@ func TestConnectionsSurviveInFrontOfIptables(t *testing.T) {
 	if _, err := exec.LookPath("iptables"); err != nil {
 		t.Skip("needs iptables:", err)
 	}
+	surviveInFrontOf(t, "iptables", "connections keep their cookies by entries per flow")
+}
+
+// Promise: The same in front of mode ipvs, where kube-proxy puts VIPs on an interface of nodes.
+func TestConnectionsSurviveInFrontOfIPVS(t *testing.T) {
+	if _, err := os.Stat("/proc/net/ip_vs"); err != nil {
+		t.Skip("needs the kernel's module ip_vs, and ipset: test/kernels/boot has a kernel with it:", err)
+	}
+	surviveInFrontOf(t, "ipvs")
+}
+
+func surviveInFrontOf(t *testing.T, mode string, wanted ...string) {
 	c := newCluster(t, "n1", "n2")
-	c.mode = "iptables"
+	c.mode = mode
 	c.startAPIServer()
 	c.addNodes(c.nodes...)
 	c.startController(c.announced())
@@ -31,7 +44,7 @@ func TestConnectionsSurviveInFrontOfIptables(t *testing.T) {
 	for _, node := range c.nodes {
 		c.awaitReady(node, "agent")
 		c.awaitReady(node, "lb")
-		c.diagnose(node, "agent", "SYNs of the agent to tcp port 80", "connections keep their cookies by entries per flow")
+		c.diagnose(node, "agent", append(wanted, "SYNs of the agent to tcp port 80")...)
 	}
 	ended := c.downloads(address, "n1", "n2")
 	c.setEndpoints(ending("n1", first), ready("n2", second))

@@ -155,7 +155,9 @@ const translationPeriod = 30 * time.Second
 // setProbes has the services probed whose address this host does not have.
 func (r *reconciler) setProbes(now time.Time) {
 	translates := ""
-	if len(r.serving.Absent) > 0 {
+	if r.serving.IPVS {
+		translates = "IPVS"
+	} else if len(r.serving.Absent) > 0 {
 		var err error
 		if translates, err = untracked.Translation(); err != nil {
 			translates = err.Error() // something may

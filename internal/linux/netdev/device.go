@@ -297,6 +297,9 @@ func AddressDevices() (map[netip.Addr]string, error) {
 	return out, nil
 }
 
+// IPVSDevice is where kube-proxy in mode ipvs puts the addresses of Services. It takes their packets before any socket has them.
+const IPVSDevice = "kube-ipvs0"
+
 // Below is the index of the device that a VLAN's frames come in by, 0: it is no VLAN, or that is not known.
 func Below(device *net.Interface) int {
 	vlan, err := netlink.LinkByIndex(device.Index)

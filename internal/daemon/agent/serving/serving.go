@@ -40,7 +40,8 @@ type Serving struct {
 	Interval   time.Duration  // of load reports, the shortest that one of them asks for
 	Left       bool           // no service names this host: there are only connections of before, if any
 	Generation uint64
-	Absent     []netip.Addr // VIPs that are no address of this host
+	Absent     []netip.Addr // VIPs that are no address of this host, or kube-proxy's IPVS takes them
+	IPVS       bool         // it takes some
 	Problems   []string
 }
 
@@ -271,7 +272,15 @@ func keepStops(stops map[netip.Addr]time.Time, named []netip.Addr, now time.Time
 // Diagnose lists what is wrong with the host, answers that are not marked among it, and logs what is new.
 func (s *Serving) Diagnose(local []netip.Addr, unmarked []string) {
 	var problems []string
-	s.Absent = slices.DeleteFunc(slices.Clone(s.Wanted.VIPs), func(vip netip.Addr) bool { return slices.Contains(local, vip) || netdev.Local(vip) })
+	devices, _ := netdev.AddressDevices() // what local is of
+	s.IPVS = false
+	s.Absent = slices.DeleteFunc(slices.Clone(s.Wanted.VIPs), func(vip netip.Addr) bool {
+		if devices[vip] == netdev.IPVSDevice {
+			s.IPVS = true
+			return false
+		}
+		return slices.Contains(local, vip) || netdev.Local(vip)
+	})
 	if len(s.Wanted.Marking) > 0 {
 		problems = slices.Concat(problems, timestampProblems(&s.Wanted), unmarked)
 	}

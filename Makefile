@@ -215,6 +215,8 @@ test-kubernetes: deps build need-root ## Services and Gateways of a real API ser
 	cd test/kubernetes/cluster
 	go build -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES)" -o $(CURDIR)/bin/cluster .
 	cd $(CURDIR)
+	go -C test/kubernetes/conformance test -c -trimpath -o $(CURDIR)/bin/conformance .
+	go -C test/kubernetes/conformance build -trimpath -o $(CURDIR)/bin/ sigs.k8s.io/gateway-api/conformance/echo-basic
 	go -C deploy/kubernetes/tools build -trimpath -ldflags "$(HELM_FLAGS)" -o $(CURDIR)/bin/helm helm.sh/helm/v3/cmd/helm
 	go -C deploy/kubernetes/tools test -count=1 ./...
 	BALLAST_ROLLOUT=$(CURDIR)/bin/rollout go test -count=1 -timeout 30m -v ./test/kubernetes

@@ -57,7 +57,7 @@ type endpoints struct {
 	services listers.ServiceLister
 
 	lock sync.Mutex
-	pods map[string][]appPod // by label app
+	pods map[string][]appPod // by namespace and label app
 }
 
 func (c *cluster) startEndpoints() *endpoints {
@@ -73,10 +73,10 @@ func (c *cluster) startEndpoints() *endpoints {
 	return e
 }
 
-// set says which pods an app has.
-func (e *endpoints) set(app string, pods ...appPod) {
+// set says which pods an app of a namespace has.
+func (e *endpoints) set(namespace, app string, pods ...appPod) {
 	e.lock.Lock()
-	e.pods[app] = pods
+	e.pods[namespace+"/"+app] = pods
 	e.lock.Unlock()
 	list, err := e.services.List(labels.Everything())
 	e.must(err)
@@ -93,7 +93,7 @@ func (e *endpoints) keep(s *core.Service) {
 	defer e.lock.Unlock()
 	slice := &discovery.EndpointSlice{ObjectMeta: meta.ObjectMeta{Name: s.Name, Namespace: s.Namespace, Labels: map[string]string{discovery.LabelServiceName: s.Name}},
 		AddressType: discovery.AddressTypeIPv4}
-	for _, p := range e.pods[s.Spec.Selector["app"]] {
+	for _, p := range e.pods[s.Namespace+"/"+s.Spec.Selector["app"]] {
 		slice.Endpoints = append(slice.Endpoints, ready(p.node, p.address))
 	}
 	for i := range s.Spec.Ports {
@@ -159,9 +159,9 @@ func TestAGatewayOfAClusterIsBalanced(t *testing.T) {
 	}
 	c.startDatagramEcho("n1", 5353)
 	pods := c.startEndpoints()
-	pods.set("web", appPod{"n1", podAddress("n1", 0)})
-	pods.set("other", appPod{"n2", podAddress("n2", 0)})
-	pods.set("dns", appPod{"n1", podAddress("n1", 0)})
+	pods.set("default", "web", appPod{"n1", podAddress("n1", 0)})
+	pods.set("default", "other", appPod{"n2", podAddress("n2", 0)})
+	pods.set("default", "dns", appPod{"n1", podAddress("n1", 0)})
 	c.addBackend("web", core.ProtocolTCP, 8080)
 	c.addBackend("other", core.ProtocolTCP, 8080)
 	c.addBackend("dns", core.ProtocolUDP, 5353)

@@ -301,6 +301,7 @@ func newListener(g *gateway, spec *gw.Listener) *listener {
 		return l
 	case spec.Protocol == gw.TLSProtocolType && (spec.TLS == nil || spec.TLS.Mode == nil || *spec.TLS.Mode != gw.TLSModePassthrough):
 		l.accepted = condition(gw.ListenerConditionAccepted, false, gw.ListenerReasonUnsupportedValue, "tls.mode Terminate: load balancers have no certificates of yours: use Passthrough")
+		return l
 	case spec.Port < 1 || spec.Port > 65535:
 		l.accepted = condition(gw.ListenerConditionAccepted, false, gw.ListenerReasonUnsupportedValue, fmt.Sprintf("port %d: use 1 to 65535", spec.Port))
 	}

@@ -72,8 +72,9 @@ func probed(s api.AgentStatus, state api.ProbeState) bool {
 	return len(s.Probes) == 1 && s.Probes[0].At.String() == "198.51.100.10:80" && s.Probes[0].State == state
 }
 
-// Promise: Where kube-proxy's IPVS has a VIP on its device, what counts is what becomes of packets, too: no socket of the host has to listen. A rule
-// stands for IPVS here; the tests of Kubernetes have the real one.
+// Promise: Where kube-proxy's IPVS has a VIP on its device, what counts is what becomes of packets, too: no socket of the host has to listen.
+//
+// A rule stands for IPVS here; the tests of Kubernetes have the real one.
 func TestAgentLooksForNoSocketWhereIPVSHasTheVIP(t *testing.T) {
 	t.Parallel()
 	noRaces(t)

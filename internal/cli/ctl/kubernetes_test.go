@@ -15,7 +15,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
-// Promise: ctl takes the names that Services and Gateways have in Kubernetes, wherever a service is named; where a name is of several, it names these.
+// Promise: `ballast ctl` takes the names that Services and Gateways have in Kubernetes, wherever a service is named; where a name is of several, it names these.
 func TestServicesHaveTheirNamesOfKubernetes(t *testing.T) {
 	memory := &apitest.Memory{}
 	_, handler := api.NewFleetHandler(memory)

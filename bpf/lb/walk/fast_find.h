@@ -79,7 +79,7 @@ inline_always enum verdict fast_by_local_table(const struct packet *p, struct de
 
 	if (d->server)
 		return verdict;
-	if (verdict == FORWARDED_NEW || d->service->columns > 1 || d->service->flags & SERVICE_GUARDED)
+	if (verdict == FORWARDED_NEW || d->service->columns > 1)
 		return fast_dispatch(p, d, f);
 	steer_by_slot(p, d);
 	return verdict;

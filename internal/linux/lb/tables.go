@@ -246,6 +246,9 @@ func (lb *LB) fastRow(number uint32) uint32 {
 	if s.Flags&plan.ServiceGuarded != 0 && !affinity.Keyed() { // what it carries does not say that its connection has begun
 		return 0
 	}
+	if s.Predecessors > 0 && affinity == model.AffinityLocal { // what the table does not know is the predecessor's
+		return 0
+	}
 	if row == 0 || affinity == model.AffinityReplicated && s.Flags&(plan.ServiceReplicated|plan.ServiceThrough|plan.ServiceFunctions) != plan.ServiceReplicated {
 		return 0
 	}

@@ -329,7 +329,7 @@ func TestLoadIsTakenWhereItWasAskedFor(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newAcceptRig(t, func(row *plan.AgentRow) { row.Load, row.Threshold = uint8(test.source), test.threshold })
-			progtest.Check(t, r.server.Do(r.agent.CountLive))
+			r.countLive()
 			r.load(test.word)
 			for _, vip := range r.vips {
 				listener := r.listener(vip, net.ListenConfig{KeepAlive: -1})

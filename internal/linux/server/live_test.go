@@ -6,7 +6,9 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/cilium/ebpf"
@@ -17,7 +19,9 @@ import (
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
-// awaitLive waits until as many connections are counted, but for changes of state that the program did not see: see LiveMissed.
+// awaitLive waits until as many connections are counted, but for changes of state that the program did not see: see LiveMissed. The kernel may also
+// show a change to none of the programs at a tracepoint while one comes or goes, and does not say so (beside a loop that attaches one, 2 of 14 runs
+// were wrong by 2 to 4): where programs of others did meanwhile, a wrong number says nothing. Agents count anew every 5 s.
 func (r *xdpRig) awaitLive(acceptance uint16, want int64) (have int64) {
 	r.t.Helper()
 	var missed uint64
@@ -26,19 +30,44 @@ func (r *xdpRig) awaitLive(acceptance uint16, want int64) (have int64) {
 			r.t.Logf("acceptance %d: %d connections instead of %d, %d changes missed", acceptance, have, want, missed)
 		}
 	}()
+	right := false
+	begin := time.Now()
 	r.await(fmt.Sprintf("%d connections", want), func() bool {
 		var err, err2 error
 		have, err = r.agent.Live(acceptance)
 		missed, err2 = r.agent.LiveMissed()
 		progtest.Check(r.t, errors.Join(err, err2))
-		return max(have-want, want-have) <= int64(missed)
+		right = max(have-want, want-have) <= int64(missed)
+		return right || time.Since(begin) > progtest.Deadline/2 && !slices.Equal(r.programs, loadedPrograms(r.t))
 	})
+	if !right {
+		r.t.Skipf("acceptance %d: %d connections instead of %d, while BPF programs of others came or went", acceptance, have, want)
+	}
 	return have
+}
+
+// countLive begins to count, and notes which programs there are.
+func (r *xdpRig) countLive() {
+	r.t.Helper()
+	progtest.Check(r.t, r.server.Do(r.agent.CountLive))
+	r.programs = loadedPrograms(r.t)
+}
+
+// loadedPrograms are the BPF programs of this machine.
+func loadedPrograms(t *testing.T) (ids []ebpf.ProgramID) {
+	t.Helper()
+	for id := ebpf.ProgramID(0); ; ids = append(ids, id) {
+		var err error
+		if id, err = ebpf.ProgramGetNextID(id); errors.Is(err, os.ErrNotExist) {
+			return ids
+		}
+		progtest.Check(t, err)
+	}
 }
 
 func TestLiveConnectionsAreCounted(t *testing.T) {
 	r := newAcceptRig(t, func(row *plan.AgentRow) { row.Load = uint8(model.AcceptByConnections) })
-	progtest.Check(t, r.server.Do(r.agent.CountLive))
+	r.countLive()
 	live := func(vip netip.Addr, want int64) {
 		t.Helper()
 		r.awaitLive(r.acceptance(vip), want)

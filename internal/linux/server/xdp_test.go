@@ -34,7 +34,8 @@ var (
 // xdpRig runs frames through server_xdp as if they had come in by the server's eth0.
 type xdpRig struct {
 	*rig
-	device *net.Interface
+	device   *net.Interface
+	programs []ebpf.ProgramID // BPF programs of this machine when counting began
 }
 
 func newXDPRig(t *testing.T) *xdpRig {

@@ -20,6 +20,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/scenario/drain"
 	"github.com/ballast-lb/ballast/internal/lab/scenario/elastic"
 	"github.com/ballast-lb/ballast/internal/lab/scenario/health"
+	"github.com/ballast-lb/ballast/internal/lab/scenario/migrate"
 	"github.com/ballast-lb/ballast/internal/lab/scenario/mptcp"
 	"github.com/ballast-lb/ballast/internal/lab/scenario/pair"
 	"github.com/ballast-lb/ballast/internal/lab/scenario/path"
@@ -38,7 +39,7 @@ import (
 // Scenarios lists all scenarios by name.
 func Scenarios() []scenario.Scenario {
 	all := slices.Concat(
-		benefit.Scenarios, bgp.Scenarios, churn.Scenarios, compare.Scenarios, control.Scenarios, drain.Scenarios, elastic.Scenarios, health.Scenarios, mptcp.Scenarios, pair.Scenarios, path.Scenarios, pool.Scenarios, quic.Scenarios, replicated.Scenarios, rotation.Scenarios, sessions.Scenarios, shell.Scenarios, table.Scenarios, through.Scenarios, throughput.Scenarios, twotier.Scenarios,
+		benefit.Scenarios, bgp.Scenarios, churn.Scenarios, compare.Scenarios, control.Scenarios, drain.Scenarios, elastic.Scenarios, health.Scenarios, migrate.Scenarios, mptcp.Scenarios, pair.Scenarios, path.Scenarios, pool.Scenarios, quic.Scenarios, replicated.Scenarios, rotation.Scenarios, sessions.Scenarios, shell.Scenarios, table.Scenarios, through.Scenarios, throughput.Scenarios, twotier.Scenarios,
 	)
 	slices.SortFunc(all, func(a, b scenario.Scenario) int { return cmp.Compare(a.Name, b.Name) })
 	return all

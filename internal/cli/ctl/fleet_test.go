@@ -218,7 +218,7 @@ func TestALoadBalancerAddsWhatItCounted(t *testing.T) {
 	server := api.NewServer()
 	server.HandleRaw(api.NewFleetHandler(memory))
 	server.Handle("GET "+api.PathServices, func(*http.Request) (any, error) {
-		return []api.ServiceStatus{{Service: web, Verdicts: map[string]api.Traffic{"forwarded_by_cookie": {Packets: 77}}, TimestampSearches: 13, Servers: []api.ServerStatus{
+		return []api.ServiceStatus{{Service: web, Verdicts: map[string]api.Traffic{"forwarded_by_cookie": {Packets: 77}}, TimestampSearches: 13, PredecessorConnections: new(7), Servers: []api.ServerStatus{
 			{Server: model.Server{Name: "s1", ID: 1}, Packets: 1234, Bytes: 5678, Connections: 42, Path: "if2 mtu 1500", TakesPart: true},
 			{Server: model.Server{Name: "s2", ID: 2}, Path: "no neighbour"}}}}, nil
 	})
@@ -239,6 +239,8 @@ func TestALoadBalancerAddsWhatItCounted(t *testing.T) {
 	ctl.expect("servers -o wide", "NEW  ID  AGENT  PACKETS  BYTES  PATH", "42   1   -      1234     5678   if2 mtu 1500")
 	ctl.expect("--json servers", `"packets": 1234`, `"connections": 5`)
 	ctl.expect("--json services", `"forwarded_by_cookie"`, `"timestamp_searches": 13`)
+	ctl.must("service", "set", "web", "--yes", "--predecessor-addresses", "10.0.0.8,10.0.0.9", "--predecessor-share", "10")
+	ctl.expect("service show web", "10.0.0.8 10.0.0.9 by l2, share 10, 7 connections in a minute")
 }
 
 func TestEverythingIsThereAsJSON(t *testing.T) {

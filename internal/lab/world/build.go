@@ -167,8 +167,11 @@ func (b builder) giveSecondPath() {
 }
 
 func (b builder) balancers() {
-	router := b.lab.Space(RouterNode)
-	for i := 1; i <= b.LBs; i++ {
+	router, hosts := b.lab.Space(RouterNode), b.LBs
+	if b.Former {
+		hosts = b.former()
+	}
+	for i := 1; i <= hosts; i++ {
 		name := LBName(i)
 		sysctls := map[string]string{}
 		if b.AnswersThrough || b.Functions > 0 {
@@ -325,9 +328,8 @@ func (b builder) routeVIPs() {
 
 // uplinks are the router's next hops to all load balancers.
 func (b builder) uplinks(v6 bool) (hops []netspace.NextHop) {
-	for i, name := range names(LBName, b.LBs) {
-		balancer, _ := uplinkAddresses(i+1, v6)
-		hops = append(hops, netspace.NextHop{Gateway: balancer.Addr(), Interface: uplink(name)})
+	for i := range b.LBs {
+		hops = append(hops, uplinkHop(i+1, v6))
 	}
 	return hops
 }

@@ -146,6 +146,39 @@ func (m *Monitor) EstimatesNothing(lb string) error {
 	return err
 }
 
+// Begun is how many connections of a service load balancers have given to its servers, all together.
+func (m *Monitor) Begun(service string, lbs ...string) (connections int, err error) {
+	for _, lb := range lbs {
+		services, err := m.rollout.services(lb)
+		if err != nil {
+			return 0, err
+		}
+		for i := range services {
+			for k := 0; services[i].Name == service && k < len(services[i].Servers); k++ {
+				connections += int(services[i].Servers[k].Connections)
+			}
+		}
+	}
+	return connections, nil
+}
+
+// Succeeded is how many connections of all services go on to predecessors, by the estimates of load balancers, all together.
+func (m *Monitor) Succeeded(lbs ...string) (connections int, err error) {
+	for _, lb := range lbs {
+		services, err := m.rollout.services(lb)
+		if err != nil {
+			return 0, err
+		}
+		for _, one := range services {
+			if one.PredecessorConnections == nil {
+				return 0, fmt.Errorf("for %s service %s has no predecessor", lb, one.Name)
+			}
+			connections += *one.PredecessorConnections
+		}
+	}
+	return connections, nil
+}
+
 // AgentStatus asks the agent of a node how it is.
 func (m *Monitor) AgentStatus(node string) (status api.AgentStatus, err error) {
 	err = m.rollout.Client(node).Get(m.rollout.lab.Context, api.PathStatus, &status)

@@ -47,17 +47,24 @@ func (t *Trial) StartProxies() *Proxies {
 }
 
 func (p *Proxies) pair(i int) software.ProxyPair {
-	node := LBName(i)
-	pair := software.ProxyPair{Node: node, Name: node, Dir: filepath.Join(p.t.Lab.NodeDir(node), "proxy"), I: i, Health: PathHealth,
-		CheckMS: time.Duration(CheckInterval).Milliseconds(), Rise: CheckRise, Fall: CheckFall, Interval: advertisements,
-		Own: netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), ownPort)}
-	for _, vip := range p.t.Network.VIPs {
-		pair.Addresses = append(pair.Addresses, netip.AddrPortFrom(vip, ProxyPort))
-	}
-	for server := 1; server <= len(p.t.Network.Servers); server++ {
-		pair.Servers = append(pair.Servers, software.Site{Name: ServerName(server), Address: netip.AddrPortFrom(p.t.Network.ServerAddress(server, false), 80)})
-	}
+	pair := p.t.proxy(i, ProxyPort)
+	pair.I, pair.Interval = i, advertisements
 	return pair
+}
+
+// proxy is HAProxy on the host of load balancer i, with all servers for all VIPs.
+func (t *Trial) proxy(i int, port uint16) software.ProxyPair {
+	node := LBName(i)
+	proxy := software.ProxyPair{Node: node, Name: node, Dir: filepath.Join(t.Lab.NodeDir(node), "proxy"), Health: PathHealth,
+		CheckMS: time.Duration(CheckInterval).Milliseconds(), Rise: CheckRise, Fall: CheckFall,
+		Own: netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), ownPort)}
+	for _, vip := range t.Network.VIPs {
+		proxy.Addresses = append(proxy.Addresses, netip.AddrPortFrom(vip, port))
+	}
+	for server := 1; server <= len(t.Network.Servers); server++ {
+		proxy.Servers = append(proxy.Servers, software.Site{Name: ServerName(server), Address: netip.AddrPortFrom(t.Network.ServerAddress(server, false), 80)})
+	}
+	return proxy
 }
 
 func (p *Proxies) start(i int) {
@@ -160,10 +167,12 @@ func (p *Proxies) keep(i int) {
 	}
 }
 
-// stats are the rows of HAProxy's statistics (management guide, 9.1): proxy, server, ..., 7 connections, ..., 17 status.
-func (p *Proxies) stats(i int) (rows [][]string, err error) {
-	err = p.t.Lab.Space(LBName(i)).Do(func() error {
-		connection, err := net.DialTimeout("tcp", p.pair(i).Own.String(), time.Second)
+func (p *Proxies) stats(i int) ([][]string, error) { return proxyStats(p.t.Lab, p.pair(i)) }
+
+// proxyStats are the rows of HAProxy's statistics (management guide, 9.1): proxy, server, ..., 4 open, ..., 7 connections, ..., 17 status.
+func proxyStats(lab *host.Lab, pair software.ProxyPair) (rows [][]string, err error) {
+	err = lab.Space(pair.Node).Do(func() error {
+		connection, err := net.DialTimeout("tcp", pair.Own.String(), time.Second)
 		if err != nil {
 			return err
 		}

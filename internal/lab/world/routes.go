@@ -53,6 +53,21 @@ func (r *Routes) routeOut(node string, mtu int, gateway [2]netip.Prefix) {
 		space.Route(anywhere6, mtu, netspace.NextHop{Gateway: gateway[1].Addr(), Interface: "eth0"})))
 }
 
+// uplinkHop is the router's next hop to load balancer i.
+func uplinkHop(i int, v6 bool) netspace.NextHop {
+	balancer, _ := uplinkAddresses(i, v6)
+	return netspace.NextHop{Gateway: balancer.Addr(), Interface: UplinkName(i)}
+}
+
+// Send has the router send the packets of a VIP to these load balancers, as a routing protocol would.
+func (r *Routes) Send(vip netip.Addr, lbs ...int) {
+	var hops []netspace.NextHop
+	for _, lb := range lbs {
+		hops = append(hops, uplinkHop(lb, vip.Is6()))
+	}
+	script.Check(r.lab.Space(RouterNode).Route(netip.PrefixFrom(vip, vip.BitLen()), 0, hops...))
+}
+
 // routeUp sets a load balancer's routes to clients.
 func (r *Routes) routeUp(i int) {
 	_, router4 := uplinkAddresses(i, false)

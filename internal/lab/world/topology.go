@@ -34,6 +34,7 @@ type Topology struct {
 	LBs     int
 	Second  int // load balancers behind the others, on the fabric alone
 	Servers []ServerNode
+	Former  bool // there is a host more, as those of load balancers are, for what had the VIPs before; the router is told by Routes.Send
 	Both    bool // the first servers are on the load balancers' hosts: s1 on lb1, and so on. Not with Management
 	VIPs    []netip.Addr
 	Sources int // addresses that clients connect from; default 16
@@ -87,6 +88,9 @@ func ServerName(i int) string     { return fmt.Sprintf("s%d", i) }
 func SecondName(i int) string     { return fmt.Sprintf("%s%d", secondPrefix, i) }
 func ControllerName(i int) string { return fmt.Sprintf("c%d", i) }
 func MemberName(i int) string     { return fmt.Sprintf("e%d", i) }
+
+// former is the number of the host of what had the VIPs before: that of one load balancer more.
+func (t *Topology) former() int { return t.LBs + 1 }
 
 // isSecond reports whether a node is a load balancer of the second tier.
 func isSecond(node string) bool { return strings.HasPrefix(node, secondPrefix) }

@@ -6,8 +6,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
@@ -76,13 +78,34 @@ func findServices(c *ask.Control, cmd *cobra.Command) (found services, err error
 		}
 	}
 	wanted, err := fleetAt(c, cmd, 0)
-	return services{wanted: wanted.Services}, err
+	if err != nil {
+		return found, err
+	}
+	found.wanted = wanted.Services
+	if slices.ContainsFunc(found.wanted, func(s model.Service) bool { return s.Predecessor.Exists() }) {
+		found.counted, err = countedHere(cmd.Context(), c)
+	}
+	return found, err
+}
+
+// predecessor is what people read of that of a service; the connections that go on to it are known where a load balancer is asked.
+func (s services) predecessor(one *model.Service) string {
+	p := &one.Predecessor
+	if !p.Exists() {
+		return "-"
+	}
+	text := fmt.Sprintf("%s by %s, share %s", strings.Trim(fmt.Sprint(p.Addresses), "[]"), p.Forward, p.Share)
+	at := slices.IndexFunc(s.counted, func(counted api.ServiceStatus) bool { return counted.Name == one.Name })
+	if at < 0 || s.counted[at].PredecessorConnections == nil {
+		return text
+	}
+	return fmt.Sprintf("%s, %d connections in a minute", text, *s.counted[at].PredecessorConnections)
 }
 
 func printServices(table *command.Table, all services) {
 	head := "SERVICE\tVIP\tPROTOCOL\tPORTS\tDISPATCH\tAFFINITY\tFORWARD\tRETURN\tCHECK\tSERVERS"
 	if table.Wide {
-		head += "\tFALLBACK\tSESSION\tSYN PROXY\tALL DOWN\tOWNER\tSERVERS FROM"
+		head += "\tFALLBACK\tSESSION\tSYN PROXY\tALL DOWN\tOWNER\tSERVERS FROM\tPREDECESSOR"
 	}
 	table.Row(head)
 	for i := range all.wanted {
@@ -93,7 +116,7 @@ func printServices(table *command.Table, all services) {
 		}
 		cells := []any{s.Name, s.Where(), s.Protocol, ports, s.Dispatch, s.Affinity, s.Forward, s.Return, s.Health.Check, len(s.Servers)}
 		if table.Wide {
-			cells = append(cells, s.Fallback, s.Session, s.SYNProxy, s.Health.AllDown, cmp.Or(s.Owner, "-"), s.Source)
+			cells = append(cells, s.Fallback, s.Session, s.SYNProxy, s.Health.AllDown, cmp.Or(s.Owner, "-"), s.Source, all.predecessor(s))
 		}
 		table.Row(cells...)
 	}

@@ -1,0 +1,21 @@
+package e2e
+
+import (
+	"os/exec"
+	"testing"
+)
+
+// Promise: A VIP moves from another load balancer to Ballast and back while connections live: none breaks, of new ones
+// as many begin at Ballast as `share` says, and `ballast_predecessor_connections` is 0 only when none is left.
+func TestVIPsMoveInAndOutWithoutABrokenConnection(t *testing.T) {
+	if _, err := exec.LookPath("/usr/sbin/haproxy"); err != nil {
+		t.Skipf("%v: make deps", err)
+	}
+	result := run(t, "migrate")
+	logMeasured(t, result)
+	for _, name := range []string{"broken_by_plain_move_in", "broken_by_plain_move_out"} {
+		if result.Measurements[name] == 0 {
+			t.Errorf("%s is 0: %v", name, result.Measurements)
+		}
+	}
+}

@@ -29,10 +29,13 @@ static __noinline _Bool local_table_add(const struct packet *p, const struct ser
 	return !bpf_map_update_elem(&local_connections, &key, &c, BPF_ANY);
 }
 
-static __noinline int local_table_remove(const struct packet *p, const struct service *service)
+static __noinline int local_table_end(const struct packet *p, const struct service *service, struct local_connection *c)
 {
 	struct connection_key key;
 
+	c->id |= LOCAL_ENDED;
+	if (!(p->tcp_flags & TCP_FLAG_RST_BIT))
+		return 0;
 	connection_of(&key, p, service);
 	return bpf_map_delete_elem(&local_connections, &key);
 }
@@ -42,6 +45,6 @@ inline_always void local_table_commit(const struct packet *p, const struct servi
 	c->packets++;
 	c->bytes += p->length;
 	c->last = connection_clock();
-	if (p->tcp_flags & TCP_FLAG_RST_BIT)
-		local_table_remove(p, service);
+	if (p->tcp_flags & (TCP_FLAG_RST_BIT | TCP_FLAG_FIN_BIT))
+		local_table_end(p, service, c);
 }

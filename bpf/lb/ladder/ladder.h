@@ -109,6 +109,11 @@ inline_always enum verdict steer_find(const struct packet *p, struct decision *d
 		verdict = steer_by_connection_id(p, d);
 	else if (service->affinity != AFFINITY_HASH && service->affinity != AFFINITY_REPLICATED)
 		verdict = steer_by_carried(p, d);
+	if (service->predecessors && begins_again(p, d, f->entry)) {
+		f->entry = 0;
+		d->server = 0;
+		verdict = FORWARDED_NEW;
+	}
 	if (d->server)
 		return verdict;
 	if (service->predecessors && service->affinity != AFFINITY_REPLICATED) {

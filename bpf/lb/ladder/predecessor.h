@@ -52,6 +52,13 @@ inline_always _Bool is_not_ours(const struct packet *p, const struct service *se
 	}
 }
 
+/* Does a client use the port of a connection again that the table still knows? A SYN alone, which anybody forges, moves
+ * none. */
+inline_always _Bool begins_again(const struct packet *p, const struct decision *d, const struct local_connection *known)
+{
+	return known && known->id & LOCAL_ENDED && p->protocol == IPPROTO_TCP && is_syn(p) && !d->quoted;
+}
+
 /* NO_ID: it is for a server. known: whom a table has for the flow, or NO_ID. A global function: see steer_slow. */
 __noinline int succeed(const struct packet *p, const struct service *service, __u32 why, __u32 known)
 {
@@ -70,7 +77,7 @@ inline_always void succeed_commit(const struct packet *p, const struct decision 
 {
 	if (d->service->affinity != AFFINITY_LOCAL_TABLE)
 		return;
-	if (known && known->id == d->id)
+	if (known && (__u16)known->id == d->id)
 		local_table_commit(p, d->service, known);
 	else if (p->protocol != IPPROTO_TCP || is_syn(p))
 		local_table_add(p, d->service, d->id);

@@ -5,8 +5,11 @@
 #include "wire/kernel.h"
 #include "lb/state/node.h"
 
+/* In an id: the client has sent a FIN, so that a SYN begins another connection. */
+#define LOCAL_ENDED (1ULL << 32)
+
 struct local_connection {
-	__u64 id; /* server */
+	__u64 id; /* server or predecessor, and LOCAL_ENDED */
 	__u64 packets, bytes;
 	__u32 first, last; /* as in struct connection */
 };

@@ -129,6 +129,30 @@ func TestTablesRememberTheSideOfAConnection(t *testing.T) {
 	}
 }
 
+// Promise: A port that a client uses again after its FIN begins where share says, and no SYN moves a connection before.
+func TestPortsThatAreUsedAgainFollowTheShare(t *testing.T) {
+	w := movingWorld(t)
+	for n, begins := range []uint16{0, 1000} {
+		verdicts := map[uint16][2]lbVerdict{0: {lbVerdictFORWARDED_TO_PREDECESSOR, lbVerdictFORWARDED_TO_PREDECESSOR},
+			1000: {lbVerdictFORWARDED_NEW, lbVerdictFORWARDED_BY_LOCAL_TABLE}}
+		share := func(permille uint16) {
+			w.update(func(want *plan.Want) { service(want, "local").Predecessor.Share = model.ShareOf(permille) })
+		}
+		to := flowTo(fastVIP(14), 443, 50+n)
+		first := to.frame(to.tcp(syn, synOptions(), nil))
+		share(begins)
+		w.checkVerdict(first, verdicts[begins][0])
+		w.checkVerdict(to.frame(to.tcp(ack, nil, []byte("x"))), verdicts[begins][1])
+		share(1000 - begins)
+		w.checkVerdict(first, verdicts[begins][1])
+		w.checkVerdict(to.frame(to.tcp(fin|ack, nil, nil)), verdicts[begins][1])
+		w.checkVerdict(to.frame(to.tcp(ack, nil, nil)), verdicts[begins][1])
+		w.checkVerdict(first, verdicts[1000-begins][0])
+		w.checkVerdict(first, verdicts[1000-begins][1])
+		w.checkVerdict(to.frame(to.tcp(ack, nil, []byte("x"))), verdicts[1000-begins][1])
+	}
+}
+
 // Promise: The share is that part of new connections, and of SYNs without timestamps all or none.
 func TestShareIsThatPartOfNewConnections(t *testing.T) {
 	w := movingWorld(t)

@@ -43,7 +43,7 @@ func (r *reference) succeeds(s *plan.Service, p *refPacket, d refDecision, quote
 	}
 	id, local := uint16(firstPredecessor+(hash>>32&0xffff)*uint64(len(s.Predecessor.Addresses))>>16), s.Affinity == model.AffinityLocal
 	connection := connectionOf(s, p)
-	known := r.local[connection]
+	known := r.knownLocal(s, p, quoted)
 	if local && known >= firstPredecessor && targetIn(s, known) != nil {
 		id, leaves = known, true
 	}
@@ -53,8 +53,10 @@ func (r *reference) succeeds(s *plan.Service, p *refPacket, d refDecision, quote
 	to := refDecision{verdict: lbVerdictFORWARDED_TO_PREDECESSOR, ids: []uint16{id}}
 	if local && !quoted && (known == id || p.protocol != 6 || p.syn()) {
 		to.learn = func(ids []uint16) {
-			if r.local[connection] = ids[0]; known == id && p.reset() {
-				delete(r.local, connection)
+			if known == id {
+				r.endLocal(connection, p)
+			} else {
+				r.addLocal(connection, ids[0])
 			}
 		}
 	}

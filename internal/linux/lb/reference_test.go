@@ -30,13 +30,14 @@ type reference struct {
 	suspects    map[string][]netip.Prefix
 	closing     map[refConnection]uint16
 	local       map[refConnection]uint16 // affinity local-table
+	ended       map[refConnection]bool   // of those: their clients have sent a FIN
 	starting    map[uint16]refStarting   // affinity quic
 	restored    map[uint32]uint32        // return: through: what a server must see for what the client echoes; other echoes: no clock
 }
 
 func newReference() reference {
 	return reference{columns: map[string]int{}, slots: map[string][]history.Column{}, fragments: map[refFragment]refPlace{}, closing: map[refConnection]uint16{},
-		local: map[refConnection]uint16{}, starting: map[uint16]refStarting{}, connections: newRefTables(), suspects: map[string][]netip.Prefix{}}
+		local: map[refConnection]uint16{}, ended: map[refConnection]bool{}, starting: map[uint16]refStarting{}, connections: newRefTables(), suspects: map[string][]netip.Prefix{}}
 }
 
 type refFragment struct {

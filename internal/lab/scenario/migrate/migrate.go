@@ -30,7 +30,7 @@ const (
 	within    = 30 * time.Second
 	idleMax   = 90 * time.Second // until no connection counts that went on to the predecessor: a minute after its last packet, and some more
 	holding   = 8                // downloads of a service that live as long as it is wanted, and half as many browsers
-	perSecond = 90               // short connections of a service
+	perSecond = 60               // short connections of a service
 	settled   = 100              // short connections until those of before a change have ended
 	canary    = 100              // share, per mille
 	counted   = 900              // short connections of all services while that is so
@@ -38,11 +38,13 @@ const (
 	canaryMax = 0.145            // and more
 )
 
-// services are of affinities that can have a predecessor, each with another way to its servers.
+// services are of the affinities that can have a predecessor, each with another way to its servers.
 func services() []*fleet.Service {
 	cookie, table := scenario.CookieService(scenario.VIP4), scenario.TableService("198.51.100.11", model.Table{Entries: model.DefaultEntries})
 	cookie.Name, table.Name, table.Forward = "cookie", "table", model.ForwardGUE
-	return []*fleet.Service{cookie, table}
+	local := scenario.LocalService("198.51.100.12")
+	local.Name, local.Forward = "local-table", model.ForwardL2
+	return []*fleet.Service{cookie, table, local}
 }
 
 func setup(name string) world.Setup {
@@ -216,13 +218,21 @@ func (m *move) in(meanwhile func()) {
 	m.Event("HAProxy is forgotten", func() { m.set(model.Predecessor{}) })
 }
 
-// oneAlone takes each load balancer away for a while: what decides where a connection begins, and where it began, is the same at both.
+// oneAlone takes each load balancer away for a while: what decides where a connection begins, and where it began, is the same at both. A local
+// table is not.
 func (m *move) oneAlone() {
+	route := func(hosts ...int) {
+		for _, one := range m.Fleet.Services {
+			if one.Affinity.Cookies() {
+				m.Routes.Send(one.VIP, hosts...)
+			}
+		}
+	}
 	for i := 1; i <= 2; i++ {
-		m.Event(world.LBName(i)+" is alone", func() { m.route(i) })
+		m.Event(world.LBName(i)+" is alone", func() { route(i) })
 		m.more(settled)()
 	}
-	m.Event("both are back", func() { m.route(1, 2) })
+	m.Event("both are back", func() { route(1, 2) })
 }
 
 // out moves the VIPs back to HAProxy.

@@ -32,6 +32,7 @@ var rungOf = map[string]string{
 	"forwarded_reset":            "fallback",
 	"forwarded_bad_options":      "fallback",
 	"forwarded_icmp_by_fallback": "fallback",
+	"forwarded_to_predecessor":   "other",
 	"forwarded_fragment":         "other",
 	"forwarded_in_fragments":     "other",
 }

@@ -109,8 +109,9 @@ func (p *pair) hangForLong(running *world.Load, i int) {
 		p.Monitor.AwaitOwned(other, 2)
 		p.Sicken(i, true, other)
 	})
+	p.Traffic.Busy(running, 20) // what is known is in the data path a moment later
 	p.ill = interval{server: world.ServerName(i), begin: time.Now()}
-	p.Traffic.Busy(running, 40)
+	p.Traffic.Busy(running, 20)
 	p.ill.end = time.Now()
 	p.Event("it goes on", func() {
 		p.Daemons.LBs[name].Signal(syscall.SIGCONT)

@@ -130,7 +130,7 @@ func (w *world) goesFast(frame []byte, name string) bool {
 		row.IDsBase = w.lb.Service(w.lb.ServiceRow(places[other].Number)).IDsBase
 		t.services[spare] = row
 		for _, slot := range w.lb.vipSlotsOf[number] {
-			if slot.fast != 0 {
+			if slot.fast != 0 && slot.number == number { // else it is another service's by now, and publishRow leaves it as it is
 				slot.fast = spare<<4 | slot.fast&(15|7<<29)
 			}
 		}

@@ -70,8 +70,10 @@ func (f *fleetAPI) Apply(ctx context.Context, r *ballastv1.ApplyRequest) (*balla
 				return err
 			}
 		}
-		removals = fleet.Removals(&before, &n.Running, living(ctx, f.desired))
-		if len(removals) > 0 && !r.DryRun && !r.AllowRemove && !r.Force {
+		if !r.DryRun && (r.AllowRemove || r.Force) {
+			return nil
+		}
+		if removals = fleet.Removals(&before, &n.Running, living(ctx, f.desired)); len(removals) > 0 && !r.DryRun {
 			return connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("nothing was changed: is the file whole? %s: if that is meant, repeat it with allow_remove (ballast ctl: --allow-remove)",
 				strings.Join(removals, "; ")))
 		}

@@ -59,6 +59,7 @@ type lbTables struct {
 	slots                   []history.Column
 	rounds                  []uint64
 	leastLoaded             [][choice.Groups]int64
+	predecessorFlows        []uint64
 	loads                   []struct{ value, _ int32 }
 
 	connections connections.Memory
@@ -184,6 +185,7 @@ func (lb *LB) mapTables() error {
 		mapTable(t, o.ServiceRows, &t.serviceRows), mapTable(t, o.ServerRows, &t.serverRows),
 		mapTable(t, o.VipSlots, &t.vipSlots), mapTable(t, o.Services, &t.services), mapTable(t, o.Servers, &t.servers),
 		mapTable(t, o.Slots, &t.slots), mapTable(t, o.Rounds, &t.rounds), mapTable(t, o.ServerLoads, &t.loads), mapTable(t, o.LeastLoaded, &t.leastLoaded),
+		mapTable(t, o.PredecessorFlows, &t.predecessorFlows),
 		mapTable(t, o.Connections, &t.connections.Entries), mapTable(t, o.ConnectionBlocks, &t.connections.Blocks),
 		mapTable(t, o.ConnectionAddresses, &t.connections.Addresses), lb.mapReplicas())
 }

@@ -2,11 +2,10 @@
 package lb
 
 import (
-	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
-	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/plan"
@@ -22,14 +21,8 @@ func (lb *LB) PredecessorConnections(service plan.Place) (count int, err error) 
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
 		return 0, fmt.Errorf("read the clock: %w", err)
 	}
-	flows := lb.objects.PredecessorFlows
-	keys, values := make([]uint32, flows.MaxEntries()), make([]uint64, flows.MaxEntries())
-	var cursor ebpf.MapBatchCursor
-	found, err := flows.BatchLookup(&cursor, keys, values, nil)
-	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return 0, fmt.Errorf("read the connections of predecessors: %w", err)
-	}
-	for _, flow := range values[:found] {
+	for i := range lb.tables.predecessorFlows {
+		flow := atomic.LoadUint64(&lb.tables.predecessorFlows[i])
 		if uint32(flow) == service.Number && now.Sec-int64(flow>>32) <= int64(predecessorWindow/time.Second) {
 			count++
 		}

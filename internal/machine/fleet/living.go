@@ -16,8 +16,14 @@ type Connections struct {
 	Exact bool // an agent has counted them, else load balancers have estimated them
 }
 
-func (c *Connections) add(other Connections) {
-	c.Live, c.Known, c.Exact = c.Live+other.Live, c.Known && other.Known, c.Exact && other.Exact
+// connectionsOf are those of all servers of a service.
+func connectionsOf(s *model.Service, living func(service string, id uint16) Connections) Connections {
+	all := Connections{Known: true, Exact: true}
+	for i := range s.Servers {
+		one := living(s.Name, s.Servers[i].ID)
+		all.Live, all.Known, all.Exact = all.Live+one.Live, all.Known && one.Known, all.Exact && one.Exact
+	}
+	return all
 }
 
 // String is "12 connections", "about 12 connections" or "connections that nobody counts".
@@ -39,10 +45,7 @@ func Living(a, b *model.Fleet, living func(service string, id uint16) Connection
 	for i := range a.Services {
 		from := &a.Services[i]
 		to := after[from.Name]
-		all := Connections{Known: true, Exact: true}
-		for j := range from.Servers {
-			all.add(living(from.Name, from.Servers[j].ID))
-		}
+		all := connectionsOf(from, living)
 		switch {
 		case len(from.Servers) == 0:
 		case to == nil && len(goneOf(from, nil, ports)) > 0:
@@ -62,10 +65,7 @@ func Removals(a, b *model.Fleet, living func(service string, id uint16) Connecti
 	after, ports := index(b.Services, serviceName), portsOf(b)
 	for i := range a.Services {
 		from := &a.Services[i]
-		all := Connections{Known: true, Exact: true}
-		for j := range from.Servers {
-			all.add(living(from.Name, from.Servers[j].ID))
-		}
+		all := connectionsOf(from, living)
 		to := after[from.Name]
 		if to == nil {
 			if len(from.Servers) > 0 && (all.Live > 0 || !all.Known) && len(goneOf(from, nil, ports)) > 0 {

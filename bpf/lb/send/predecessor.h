@@ -17,5 +17,5 @@ __noinline int leaves_for_predecessor(struct xdp_md *ctx, const struct packet *p
 		return 0;
 	if (server->flags & SERVER_ON_LINK && !__builtin_memcmp(eth->h_source, server->destination_mac, ETH_ALEN))
 		return 0;
-	return hops_limit(packet_at(data, p->l3), end, p->ipv6);
+	return hops_limit(packet_at(data, p->l3), end, p->ipv6, PREDECESSOR_HOPS);
 }

@@ -93,7 +93,7 @@ __noinline int succeed(struct xdp_md *ctx, const struct tunnel *t, const struct 
 		return DROPPED_STOP_UNREACHABLE;
 	data = (void *)(long)ctx->data;
 	end = (void *)(long)ctx->data_end;
-	if (!hops_limit(data + (p->l3 & 255), end, p->ipv6))
+	if (!hops_limit(data + (p->l3 & 255), end, p->ipv6, PREDECESSOR_HOPS))
 		return DROPPED_STOP_EXPIRED;
 	if (!tunnel_copy_congestion(t, data, end))
 		return DROPPED_CONGESTED;

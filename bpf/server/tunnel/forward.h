@@ -5,6 +5,7 @@
 #include "wire/kernel.h"
 #include "wire/checksum.h"
 #include "wire/gue.h"
+#include "wire/hops.h"
 #include "wire/tunnel.h"
 #include "server/agent.h"
 #include "server/verdict.h"
@@ -55,27 +56,6 @@ __noinline int next_stop_find(struct xdp_md *ctx, const struct tunnel *t, struct
 	return 0;
 }
 
-/* Ends loops of tunnels. 0: it was the last hop. */
-inline_always _Bool decrement_ttl(const struct tunnel *t, void *data, void *end)
-{
-	struct iphdr *ip = data + (t->l3 & 31);
-	struct ipv6hdr *ip6 = (void *)ip;
-	__be16 *word = (__be16 *)&ip->ttl, before;
-
-	if (t->outer_ipv6) {
-		if ((void *)(ip6 + 1) > end || ip6->hop_limit <= 1)
-			return 0;
-		ip6->hop_limit--;
-		return 1;
-	}
-	if ((void *)(ip + 1) > end || ip->ttl <= 1)
-		return 0;
-	before = *word;
-	ip->ttl--;
-	checksum_replace16(&ip->check, before, *word);
-	return 1;
-}
-
 /* The outer header's new destination, and every checksum that covers it. */
 inline_always _Bool rewrite_destination(const struct tunnel *t, void *data, void *end, const __be32 address[4],
 					__be32 stops_before, __be32 stops_after)
@@ -120,7 +100,7 @@ inline_always enum agent_verdict forward_tunnel(struct xdp_md *ctx, const struct
 		return DROPPED_MALFORMED_TUNNEL;
 	if (!next_stop_find(ctx, t, &next))
 		return next.unreachable ? DROPPED_STOP_UNREACHABLE : AGENT_CONTINUE;
-	if (!decrement_ttl(t, data, end))
+	if (!hops_limit(data + (t->l3 & 31), end, t->outer_ipv6, HOPS_MAX)) /* ends loops of tunnels */
 		return DROPPED_STOP_EXPIRED;
 	before = *word;
 	*word = bpf_htonl(bpf_ntohl(before) + (t->routed ? -next.tried : next.tried << 16));

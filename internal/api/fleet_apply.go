@@ -40,7 +40,7 @@ func (f *fleetAPI) Apply(ctx context.Context, r *ballastv1.ApplyRequest) (*balla
 		}
 		next.Services = append(next.Services, keptByOwners(running.Services, next.Services)...)
 		giveNodeIDs(&next, running)
-		predecessors := complete(&next, n, r.Exact)
+		earlier := complete(&next, n, r.Exact)
 		if err := next.Validate(); err != nil {
 			return err // with paths in the order of the request
 		}
@@ -58,7 +58,7 @@ func (f *fleetAPI) Apply(ctx context.Context, r *ballastv1.ApplyRequest) (*balla
 				return err
 			}
 		}
-		inOrderOf(&next, predecessors)
+		inOrderOf(&next, earlier)
 		if r.Exact {
 			n.Base = running.Clone()
 		}
@@ -91,21 +91,21 @@ func (f *fleetAPI) Apply(ctx context.Context, r *ballastv1.ApplyRequest) (*balla
 
 // complete gives a fleet that is to be applied to n the servers that sources have named, the ids of servers and the defaults, and returns whose connections its
 // services take over. Of a fleet that was before, servers get other ids than they had where these are others' now.
-func complete(next *model.Fleet, n *fleet.Desired, was bool) (predecessors map[string][]*model.Service) {
+func complete(next *model.Fleet, n *fleet.Desired, was bool) (earlier map[string][]*model.Service) {
 	next.MakeRoomForNodes()
 	known := next.Clone() // ids included, which are not those that will be
 	known.ApplyDefaults()
-	predecessors = fleet.Predecessors(&n.Running, &known)
+	earlier = fleet.Earlier(&n.Running, &known)
 	for i := range next.Services {
 		s := &next.Services[i]
-		keepSourced(s, predecessors[s.Name], n)
+		keepSourced(s, earlier[s.Name], n)
 		if was {
-			dropTakenIDs(s, predecessors[s.Name], n.Removed)
+			dropTakenIDs(s, earlier[s.Name], n.Removed)
 		}
-		giveIDs(s, predecessors[s.Name], n.Removed)
+		giveIDs(s, earlier[s.Name], n.Removed)
 	}
 	next.ApplyDefaults()
-	return predecessors
+	return earlier
 }
 
 // unlessConfirmed refuses changes that are not those that somebody has looked at.
@@ -136,12 +136,12 @@ func randomKey() (key [16]byte) {
 
 // inOrderOf puts servers that are there already, in a service of this name or of another one, before those that are new, in the order that
 // they have: an order of servers makes a table, and tables must not change because a file was sorted.
-func inOrderOf(next *model.Fleet, predecessors map[string][]*model.Service) {
+func inOrderOf(next *model.Fleet, earlier map[string][]*model.Service) {
 	for i := range next.Services {
-		if len(predecessors[next.Services[i].Name]) == 0 {
+		if len(earlier[next.Services[i].Name]) == 0 {
 			continue
 		}
-		before := predecessors[next.Services[i].Name][0]
+		before := earlier[next.Services[i].Name][0]
 		place := make(map[uint16]int, len(before.Servers))
 		for j := range before.Servers {
 			place[before.Servers[j].ID] = j - len(before.Servers)
@@ -151,14 +151,14 @@ func inOrderOf(next *model.Fleet, predecessors map[string][]*model.Service) {
 }
 
 // dropTakenIDs takes from servers the ids by which connections of others may live.
-func dropTakenIDs(s *model.Service, predecessors []*model.Service, removed []fleet.Removed) {
+func dropTakenIDs(s *model.Service, earlier []*model.Service, removed []fleet.Removed) {
 	owners := map[uint16]netip.AddrPort{}
 	for i := range removed {
-		if r := &removed[i]; r.Service == s.Name || slices.ContainsFunc(predecessors, func(p *model.Service) bool { return p.Name == r.Service }) {
+		if r := &removed[i]; r.Service == s.Name || slices.ContainsFunc(earlier, func(p *model.Service) bool { return p.Name == r.Service }) {
 			owners[r.Server.ID] = where(&r.Server)
 		}
 	}
-	for _, before := range predecessors {
+	for _, before := range earlier {
 		for i := range before.Servers {
 			owners[before.Servers[i].ID] = where(&before.Servers[i])
 		}
@@ -171,15 +171,15 @@ func dropTakenIDs(s *model.Service, predecessors []*model.Service, removed []fle
 }
 
 // giveIDs gives the servers of a service their ids where they are not given: that of the server before at the same address, which
-// may have left (its connections find it again), in this service or a predecessor, else the next one that no server has, or had lately. Where no connection is
+// may have left (its connections find it again), in this service or an earlier one, else the next one that no server has, or had lately. Where no connection is
 // remembered by the id, a server of the same name keeps it, and new ones get theirs from ApplyDefaults. Cost: linear. When all ids are
 // taken it gives none, which Validate refuses.
-func giveIDs(s *model.Service, predecessors []*model.Service, removed []fleet.Removed) {
+func giveIDs(s *model.Service, earlier []*model.Service, removed []fleet.Removed) {
 	known := map[netip.AddrPort]uint16{} // where -> id
 	named := map[string]uint16{}
 	taken := map[uint16]bool{} // by servers that are, or were
 	names := map[string]bool{s.Name: true}
-	for _, before := range predecessors {
+	for _, before := range earlier {
 		names[before.Name] = true
 	}
 	for _, r := range removed {
@@ -188,7 +188,7 @@ func giveIDs(s *model.Service, predecessors []*model.Service, removed []fleet.Re
 			known[where(&r.Server)] = r.Server.ID
 		}
 	}
-	for _, before := range slices.Backward(predecessors) { // the first has the last word
+	for _, before := range slices.Backward(earlier) { // the first has the last word
 		for i := range before.Servers {
 			old := &before.Servers[i]
 			taken[old.ID] = true

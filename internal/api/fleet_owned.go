@@ -49,13 +49,13 @@ func (f *fleetAPI) ApplyServices(ctx context.Context, r *ballastv1.ApplyServices
 		next := n.Base.Clone()
 		next.Services = slices.DeleteFunc(next.Services, func(s model.Service) bool { return s.Owner == r.Owner })
 		next.Services = append(next.Services, wanted.Clone().Services...)
-		predecessors := complete(&next, n, false)
+		earlier := complete(&next, n, false)
 		if by, _ := CallerOf(ctx); by.Role == string(pki.Source) {
 			if err := notAtOthers(n.Running.Services, next.Services, r.Owner); err != nil {
 				return err
 			}
 		}
-		inOrderOf(&next, predecessors)
+		inOrderOf(&next, earlier)
 		n.Apply(next)
 		edited = &n.Running
 		return nil

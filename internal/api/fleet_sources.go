@@ -32,11 +32,11 @@ func listed(s *model.Service) error {
 
 // keepSourced gives a service that is to be applied the servers that its source has named; before it has named any, those that the service, or one that it takes
 // the place of, had. A service that takes no place begins with those that are listed: it was there before.
-func keepSourced(s *model.Service, predecessors []*model.Service, n *fleet.Desired) {
-	if s.Source.IsZero() || len(predecessors) == 0 {
+func keepSourced(s *model.Service, earlier []*model.Service, n *fleet.Desired) {
+	if s.Source.IsZero() || len(earlier) == 0 {
 		return
 	}
-	from := predecessors[0]
+	from := earlier[0]
 	if said := n.Base.Service(from.Name); said != nil { // without what operators have set since
 		from = said
 	}
@@ -66,10 +66,10 @@ func SetServers(name string, source model.ServerSource, servers []model.Server, 
 			return ErrOtherSource
 		}
 		s := &next.Services[at]
-		predecessors := fleet.Predecessors(&n.Running, &next)
+		earlier := fleet.Earlier(&n.Running, &next)
 		number := func(servers []model.Server) {
 			s.Servers = slices.Clone(servers)
-			giveIDs(s, predecessors[name], n.Removed)
+			giveIDs(s, earlier[name], n.Removed)
 			next.ApplyDefaults()
 		}
 		number(servers)
@@ -82,7 +82,7 @@ func SetServers(name string, source model.ServerSource, servers []model.Server, 
 		if !slices.ContainsFunc(s.Servers, func(server model.Server) bool { return server.TakesNew() }) {
 			return ErrNoneLeft
 		}
-		inOrderOf(&next, predecessors)
+		inOrderOf(&next, earlier)
 		n.Apply(next)
 		return nil
 	}

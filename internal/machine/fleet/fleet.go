@@ -162,7 +162,7 @@ func (n *Desired) become(next model.Fleet, force bool, now time.Time) ([]string,
 	if err := next.Validate(); err != nil {
 		return nil, err
 	}
-	before := Predecessors(&n.Running, &next)
+	before := Earlier(&n.Running, &next)
 	if err := n.keeps(&next, before); err != nil && !force {
 		return nil, err
 	}
@@ -172,8 +172,8 @@ func (n *Desired) become(next model.Fleet, force bool, now time.Time) ([]string,
 	return changes, nil
 }
 
-func (n *Desired) keeps(next *model.Fleet, predecessors map[string][]*model.Service) error {
-	if err := errors.Join(n.checkIDs(next, predecessors), n.checkCookies(next)); err != nil {
+func (n *Desired) keeps(next *model.Fleet, earlier map[string][]*model.Service) error {
+	if err := errors.Join(n.checkIDs(next, earlier), n.checkCookies(next)); err != nil {
 		return &Breaks{err}
 	}
 	return nil
@@ -181,7 +181,7 @@ func (n *Desired) keeps(next *model.Fleet, predecessors map[string][]*model.Serv
 
 // Keeps refuses a state of another origin, controllers for a file, that living connections would not survive.
 func (n *Desired) Keeps(next *model.Fleet) error {
-	return errors.Join(n.keeps(next, Predecessors(&n.Running, next)), n.checkInUse(&next.Keys, false))
+	return errors.Join(n.keeps(next, Earlier(&n.Running, next)), n.checkInUse(&next.Keys, false))
 }
 
 // byName finds services: Fleet.Service would look at all of them for each.
@@ -193,11 +193,11 @@ func byName(f *model.Fleet) map[string]*model.Service {
 	return found
 }
 
-// Predecessors tells, by the name of a service of next, the services of running whose connections it takes over: the one of its name, and
+// Earlier tells, by the name of a service of next, the services of running whose connections it takes over: the one of its name, and
 // those that lose one of its ports at its VIP to it, by the same protocol. So a renamed service has one, one that others were merged into has
 // several, those that one was split into share theirs, and one that gets a port of another has both.
-func Predecessors(running, next *model.Fleet) map[string][]*model.Service {
-	before, predecessors := map[netip.Addr][]*model.Service{}, map[string][]*model.Service{}
+func Earlier(running, next *model.Fleet) map[string][]*model.Service {
+	before, earlier := map[netip.Addr][]*model.Service{}, map[string][]*model.Service{}
 	for i := range running.Services {
 		for _, vip := range running.Services[i].VIPs() {
 			before[vip] = append(before[vip], &running.Services[i])
@@ -207,22 +207,22 @@ func Predecessors(running, next *model.Fleet) map[string][]*model.Service {
 	for i := range next.Services {
 		s := &next.Services[i]
 		if same := named[s.Name]; same != nil {
-			predecessors[s.Name] = append(predecessors[s.Name], same)
+			earlier[s.Name] = append(earlier[s.Name], same)
 		}
 		for _, vip := range s.VIPs() {
 			for _, old := range before[vip] {
-				if old.Name != s.Name && takesOver(old, s) && !slices.Contains(predecessors[s.Name], old) {
-					predecessors[s.Name] = append(predecessors[s.Name], old)
+				if old.Name != s.Name && takesOver(old, s) && !slices.Contains(earlier[s.Name], old) {
+					earlier[s.Name] = append(earlier[s.Name], old)
 				}
 			}
 		}
 	}
-	return predecessors
+	return earlier
 }
 
 // checkIDs refuses an id that connections of another server may still carry, and services that take over connections of two servers with
 // one id.
-func (n *Desired) checkIDs(next *model.Fleet, predecessors map[string][]*model.Service) error {
+func (n *Desired) checkIDs(next *model.Fleet, earlier map[string][]*model.Service) error {
 	removed := map[string][]*Removed{}
 	for i := range n.Removed {
 		removed[n.Removed[i].Service] = append(removed[n.Removed[i].Service], &n.Removed[i])
@@ -233,7 +233,7 @@ func (n *Desired) checkIDs(next *model.Fleet, predecessors map[string][]*model.S
 			continue
 		}
 		owners := map[uint16]*Removed{}
-		for _, before := range predecessors[s.Name] {
+		for _, before := range earlier[s.Name] {
 			if before.Name != s.Name && !before.Affinity.KeepsIDs() {
 				continue
 			}
@@ -250,7 +250,7 @@ func (n *Desired) checkIDs(next *model.Fleet, predecessors map[string][]*model.S
 		}
 		for j := range s.Servers {
 			if before := owners[s.Servers[j].ID]; before != nil && !same(&before.Server, &s.Servers[j]) {
-				return n.idInUse(s, &s.Servers[j], before, predecessors[s.Name])
+				return n.idInUse(s, &s.Servers[j], before, earlier[s.Name])
 			}
 		}
 	}
@@ -314,22 +314,22 @@ func takesOver(before, after *model.Service) bool {
 	return before.Name == after.Name || before.Protocol == after.Protocol && after.SharesPort(before)
 }
 
-func (n *Desired) idInUse(s *model.Service, server *model.Server, r *Removed, predecessors []*model.Service) error {
+func (n *Desired) idInUse(s *model.Service, server *model.Server, r *Removed, earlier []*model.Service) error {
 	return &model.Invalid{
 		Path:    "services." + s.Name + ".servers." + server.Name + ".id",
 		Problem: fmt.Sprintf("id %d is that of %s (%s), whose connections may still live", server.ID, r.Server.Name, r.Server.Address),
-		Remedy:  fmt.Sprintf("use id %d; once the old one is removed, `ballast ctl server forget` gives its id up", n.NextID(s, predecessors...)),
+		Remedy:  fmt.Sprintf("use id %d; once the old one is removed, `ballast ctl server forget` gives its id up", n.NextID(s, earlier...)),
 	}
 }
 
-// NextID returns an id of the service that no server of it or of its predecessors has, or had lately; 0: none is left.
-func (n *Desired) NextID(s *model.Service, predecessors ...*model.Service) uint16 {
+// NextID returns an id of the service that no server of it or of earlier services has, or had lately; 0: none is left.
+func (n *Desired) NextID(s *model.Service, earlier ...*model.Service) uint16 {
 	with := s.Clone()
-	for _, before := range predecessors {
+	for _, before := range earlier {
 		with.Servers = append(with.Servers, before.Servers...)
 	}
 	for _, r := range n.Removed {
-		if r.Service == s.Name || slices.ContainsFunc(predecessors, func(before *model.Service) bool { return r.Service == before.Name }) {
+		if r.Service == s.Name || slices.ContainsFunc(earlier, func(before *model.Service) bool { return r.Service == before.Name }) {
 			with.Servers = append(with.Servers, r.Server)
 		}
 	}
@@ -340,12 +340,12 @@ func (n *Desired) NextID(s *model.Service, predecessors ...*model.Service) uint1
 func same(a, b *model.Server) bool { return a.Address == b.Address && a.Port == b.Port }
 
 // removedAfter returns the removed servers once next is wanted: those that left just now, less those that came back. Services take over those
-// of their predecessors.
-func (n *Desired) removedAfter(next *model.Fleet, predecessors map[string][]*model.Service, now time.Time) (removed []Removed) {
+// of earlier ones.
+func (n *Desired) removedAfter(next *model.Fleet, earlier map[string][]*model.Service, now time.Time) (removed []Removed) {
 	heirs := map[string][]*model.Service{}
 	for i := range next.Services {
 		s := &next.Services[i]
-		for _, before := range predecessors[s.Name] {
+		for _, before := range earlier[s.Name] {
 			if s.Affinity.KeepsIDs() {
 				heirs[before.Name] = append(heirs[before.Name], s)
 			}
@@ -378,15 +378,15 @@ func (n *Desired) removedAfter(next *model.Fleet, predecessors map[string][]*mod
 	return removed
 }
 
-// pastAfter returns the past of the services of next: what runs now has passed where it differs. Of several predecessors the first counts.
-func (n *Desired) pastAfter(next *model.Fleet, predecessors map[string][]*model.Service) map[string][][]model.Share {
+// pastAfter returns the past of the services of next: what runs now has passed where it differs. Of several earlier ones the first counts.
+func (n *Desired) pastAfter(next *model.Fleet, earlier map[string][]*model.Service) map[string][][]model.Share {
 	past := map[string][][]model.Share{}
 	for i := range next.Services {
 		after := &next.Services[i]
-		if len(predecessors[after.Name]) == 0 {
+		if len(earlier[after.Name]) == 0 {
 			continue
 		}
-		before := predecessors[after.Name][0]
+		before := earlier[after.Name][0]
 		versions := n.Past[before.Name]
 		if !slices.Equal(before.Shares(), after.Shares()) {
 			versions = append(slices.Clone(versions), before.Shares())

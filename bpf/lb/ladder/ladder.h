@@ -101,22 +101,22 @@ inline_always enum verdict steer_find(const struct packet *p, struct decision *d
 	const struct service *service = d->service;
 	enum verdict verdict = FORWARDED_BY_HASH;
 
-	if (service->affinity == AFFINITY_LOCAL_TABLE)
+	if (service->affinity == AFFINITY_LOCAL_TABLE) {
 		verdict = steer_by_local_table(p, d, f);
-	else if (service->affinity == AFFINITY_HISTORY)
+		if (service->predecessors && begins_again(p, d, f->entry)) {
+			f->entry = 0;
+			d->server = 0;
+			verdict = FORWARDED_NEW;
+		}
+	} else if (service->affinity == AFFINITY_HISTORY)
 		verdict = steer_by_history(p, d);
 	else if (service->affinity == AFFINITY_QUIC)
 		verdict = steer_by_connection_id(p, d);
 	else if (service->affinity != AFFINITY_HASH && service->affinity != AFFINITY_REPLICATED)
 		verdict = steer_by_carried(p, d);
-	if (service->predecessors && begins_again(p, d, f->entry)) {
-		f->entry = 0;
-		d->server = 0;
-		verdict = FORWARDED_NEW;
-	}
 	if (d->server)
 		return verdict;
-	if (service->predecessors && service->affinity != AFFINITY_REPLICATED) {
+	if (service->predecessors) {
 		d->id = succeed(p, service, verdict, f->entry ? f->entry->id : NO_ID);
 		d->server = predecessor_by_id(service, d->id);
 		if (d->server)

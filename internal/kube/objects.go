@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/gateway-api/pkg/client/clientset/versioned"
 
 	mapping "github.com/ballast-lb/ballast/internal/machine/kube"
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 const (
@@ -118,7 +119,7 @@ func (o *objects) warn(events []mapping.Event) {
 		key := kindOf(e.Object) + " " + e.Object.GetNamespace() + "/" + e.Object.GetName()
 		text := e.Reason + " " + e.Message
 		if !slices.Contains(o.said[key], text) {
-			o.recorder.Event(e.Object, corev1.EventTypeWarning, e.Reason, shorten(e.Message))
+			o.recorder.Event(e.Object, corev1.EventTypeWarning, e.Reason, shorten(model.ForPeople(e.Message)))
 		}
 		now[key] = append(now[key], text)
 	}

@@ -285,5 +285,5 @@ func (r *reconciler) report(ctx context.Context, out *mapping.Output, refused ma
 }
 
 func notTaken(name string, why error) string {
-	return fmt.Sprintf("the fleet does not take a change of %s: %v", name, why)
+	return model.ForPeople(fmt.Sprintf("the fleet does not take a change of %s: %v", name, why))
 }

@@ -65,8 +65,10 @@ func Finish(cause error, command *cobra.Command, err error, stderr io.Writer) in
 		return int(answer)
 	}
 	status, err := outcome(cause, command, err)
-	stderr = legible{stderr}
-	if o := outputOf(command); o != nil && o.AsJSON() {
+	o := outputOf(command)
+	asJSON := o != nil && o.AsJSON()
+	stderr = legible{stderr, !asJSON}
+	if asJSON {
 		WriteJSON(stderr, failure{described{err.Error(), codeOf(err, status), status, api.WarningsOf(err)}})
 		return status
 	}

@@ -1,4 +1,5 @@
-// What commands print: others' words (keys of a file, names, answers of daemons) reach a terminal as text and never as its commands.
+// What commands print: others' words (keys of a file, names, answers of daemons) reach a terminal as text and never as its commands, and people read
+// the names that services have in Kubernetes.
 package command
 
 import (
@@ -10,17 +11,29 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
+
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
-// legible is an output that spells control characters and those that turn the direction of writing out, as JSON does.
-type legible struct{ terminal io.Writer }
+// legible is an output that spells control characters and those that turn the direction of writing out, as JSON does. Names are written whole.
+type legible struct {
+	terminal io.Writer
+	people   bool // read it, and no program does
+}
 
-func (l legible) Write(text []byte) (int, error) {
-	if !strings.ContainsFunc(string(text), isControl) {
-		return l.terminal.Write(text)
+func (l legible) Write(written []byte) (int, error) {
+	text := string(written)
+	if l.people {
+		text = model.ForPeople(text)
+	}
+	if !strings.ContainsFunc(text, isControl) {
+		if _, err := io.WriteString(l.terminal, text); err != nil {
+			return 0, err
+		}
+		return len(written), nil
 	}
 	var spelled strings.Builder
-	for _, r := range string(text) {
+	for _, r := range text {
 		if isControl(r) {
 			fmt.Fprintf(&spelled, `\u%04x`, r)
 			continue
@@ -30,7 +43,7 @@ func (l legible) Write(text []byte) (int, error) {
 	if _, err := io.WriteString(l.terminal, spelled.String()); err != nil {
 		return 0, err
 	}
-	return len(text), nil
+	return len(written), nil
 }
 
 func isControl(r rune) bool {
@@ -39,8 +52,17 @@ func isControl(r rune) bool {
 
 // PrintLegibly makes it so for all that a command prints.
 func PrintLegibly(cmd *cobra.Command, _ []string) {
-	cmd.SetOut(legible{cmd.OutOrStdout()})
-	cmd.SetErr(legible{cmd.ErrOrStderr()})
+	o := outputOf(cmd)
+	cmd.SetOut(legible{cmd.OutOrStdout(), o == nil || !o.Structured()})
+	cmd.SetErr(legible{cmd.ErrOrStderr(), true})
+}
+
+// File is a command's output where programs read it in each form.
+func File(cmd *cobra.Command) io.Writer {
+	if l, ok := cmd.OutOrStdout().(legible); ok {
+		return legible{l.terminal, false}
+	}
+	return cmd.OutOrStdout()
 }
 
 // Bytes is a command's output as it is: for what no terminal shows.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // seriesLength is how many looks the charts go back.
@@ -149,9 +150,9 @@ func (e *encoder) take(at time.Time, v *View) *look {
 	return &look{e.seq, encoded(whole), encoded(delta)}
 }
 
-// encoded is an event of a stream.
+// encoded is an event of a stream, which people read.
 func encoded(m message) func() []byte {
-	return sync.OnceValue(func() []byte { return slices.Concat([]byte("data: "), marshal(m), []byte("\n\n")) })
+	return sync.OnceValue(func() []byte { return []byte("data: " + model.ForPeople(string(marshal(m))) + "\n\n") })
 }
 
 // marshal writes what can be written: our own types.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/fleettest"
+	"github.com/ballast-lb/ballast/internal/machine/health"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -62,6 +63,25 @@ func TestAWatcherIsToldEverythingAndThenWhatChanges(t *testing.T) {
 	}
 	if !slices.Equal(m.Gone, []int{2}) || len(m.Servers) != 1 || m.Servers[0].State != "draining" || m.Services != nil || m.Counts != nil {
 		t.Errorf("what has changed: %+v", m)
+	}
+}
+
+// Promise: People read names of services as Kubernetes has them, in all parts of the page.
+func TestThePageHasNamesOfKubernetes(t *testing.T) {
+	t.Parallel()
+	v := viewOf(3, 10)
+	const name = "default:web:tcp"
+	v.Services[0].Name = name
+	for i := range v.Servers {
+		v.Servers[i].Service, v.Servers[i].Health = name, health.Unhealthy
+	}
+	v.Nodes = []*ballastv1.NodeStatus{{Role: "agent", Name: "n1", Ready: "no", Problems: []string{name + ": nothing listens"}}}
+	v.Changes = []*ballastv1.FleetChange{{Name: "kube", Changes: []string{"service " + name + ": added"}}}
+	look := newEncoder().take(time.Now(), &v)
+	for _, text := range []string{string(look.whole()), string(look.delta())} {
+		if strings.Contains(text, name) || strings.Count(text, "default/web/tcp") < 7 {
+			t.Error(text)
+		}
 	}
 }
 

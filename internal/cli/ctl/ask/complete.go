@@ -15,6 +15,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
 	"github.com/ballast-lb/ballast/internal/cli/command"
+	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
@@ -108,7 +109,7 @@ func services(_ *Control, fleet ballastv1connect.FleetClient, ctx context.Contex
 		return nil
 	}
 	for _, s := range answer.Services {
-		names = append(names, s.Name)
+		names = append(names, model.ForPeople(s.Name))
 	}
 	return names
 }
@@ -117,7 +118,7 @@ func servers(_ *Control, fleet ballastv1connect.FleetClient, ctx context.Context
 	if fleet == nil || len(args) == 0 {
 		return nil
 	}
-	answer, err := fleet.ListServers(ctx, &ballastv1.ListServersRequest{Service: args[0]})
+	answer, err := fleet.ListServers(ctx, &ballastv1.ListServersRequest{Service: model.FromPeople(args[0])})
 	if err != nil {
 		return nil
 	}

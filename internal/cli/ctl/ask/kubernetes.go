@@ -55,10 +55,14 @@ func (c *Control) translate(cmd *cobra.Command, name string, put func(string) er
 	if err != nil {
 		return err
 	}
+	whole := model.FromPeople(name)
 	// [PREFIX:]NAMESPACE:NAME:tcp, of a Gateway's listener with :PORT
-	shape := regexp.MustCompile("(^|:)" + regexp.QuoteMeta(strings.ReplaceAll(name, "/", ":")) + `(:(tcp|udp))?(:[0-9]+)?$`)
+	shape := regexp.MustCompile("(^|:)" + regexp.QuoteMeta(whole) + `(:(tcp|udp))?(:[0-9]+)?$`)
 	var found []string
 	for _, s := range fleet.Services {
+		if s.Name == whole { // what people have read
+			return put(whole)
+		}
 		if s.GetOwner() != "" && shape.MatchString(s.Name) {
 			found = append(found, s.Name)
 		}

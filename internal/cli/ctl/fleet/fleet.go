@@ -35,7 +35,7 @@ func showFleet(c *ask.Control) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			_, err = cmd.OutOrStdout().Write(text)
+			_, err = command.File(cmd).Write(text)
 			return err
 		},
 	}

@@ -28,7 +28,7 @@ func Root(build string) *cobra.Command {
 		SilenceErrors:    true,
 		PersistentPreRun: command.PrintLegibly,
 	}
-	root.AddCommand(run(), list(), clean(), compare(), bench.Command(), sim.Command(), version.Command(build))
+	root.AddCommand(run(), list(), clean(), compare(), bench.Command(build), sim.Command(), version.Command(build))
 	own, err := fs.Sub(texts, "help")
 	if err != nil {
 		panic(err)

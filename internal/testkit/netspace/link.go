@@ -51,19 +51,29 @@ func (e End) wire() error {
 // Plug moves a network card of the caller's namespace to an end. Its offloads stay as they are. It comes back, under another name, when
 // the namespace ends.
 func Plug(card string, end End) error {
-	link, err := netlink.LinkByName(card)
-	if err == nil {
-		err = netlink.LinkSetNsFd(link, int(end.Space.handle))
-	}
-	if err == nil {
-		err = end.Space.onLink(card, func(link netlink.Link) error {
-			return errors.Join(netlink.LinkSetName(link, end.Interface), netlink.LinkSetMTU(link, end.MTU))
-		})
-	}
+	err := end.Space.Take(card, func(link netlink.Link) error {
+		return errors.Join(netlink.LinkSetName(link, end.Interface), netlink.LinkSetMTU(link, end.MTU))
+	})
 	if err != nil {
-		return fmt.Errorf("plug %s in %s: %w", card, end.Space.Name, err)
+		return err
 	}
 	return end.configure()
+}
+
+// Take moves a network card of the caller's namespace here, and does something to it. It comes back, under the name that it has then, when the namespace
+// ends.
+func (s *Space) Take(card string, do func(netlink.Link) error) error {
+	link, err := netlink.LinkByName(card)
+	if err == nil {
+		err = netlink.LinkSetNsFd(link, int(s.handle))
+	}
+	if err == nil {
+		err = s.onLink(card, do)
+	}
+	if err != nil {
+		return fmt.Errorf("plug %s in %s: %w", card, s.Name, err)
+	}
+	return nil
 }
 
 func (e End) configure() error {

@@ -33,6 +33,7 @@ type Crossing struct {
 	Unexpected    uint64        // of those that arrived, not as long as the program under test should have made them
 	Elsewhere     uint64        // of those that arrived, handled in the time of another thread
 	CPU           time.Duration // of the thread
+	Took          time.Duration // until the last one had come back
 }
 
 // xdpContext is struct xdp_md of linux/bpf.h.
@@ -112,7 +113,8 @@ func (b *Wrapper) cross(sender *Program, ifindex int, frames, runs, batch uint32
 	if err != nil {
 		return c, err
 	}
-	for news := time.Now(); c.Sent < uint64(frames) || c.Arrived < c.Sent; {
+	begin := time.Now()
+	for news := begin; c.Sent < uint64(frames) || c.Arrived < c.Sent; {
 		if c.Sent < uint64(frames) {
 			if err := b.objects.Resumed.Set(uint32(1)); err != nil {
 				return c, fmt.Errorf("begin to send: %w", err)
@@ -127,6 +129,7 @@ func (b *Wrapper) cross(sender *Program, ifindex int, frames, runs, batch uint32
 		}
 		if c != before {
 			news = time.Now()
+			c.Took = news.Sub(begin)
 		} else if time.Since(news) > arrivalTimeout {
 			break
 		}

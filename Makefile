@@ -116,7 +116,7 @@ demo: deps build need-root ## servers and load balancers come and go under load;
 	bin/ballast-lab run churn --live
 
 compare: TOOLS += haproxy:haproxy /usr/lib/nginx/modules/ngx_stream_module.so:libnginx-mod-stream
-compare: deps build need-root ## Ballast, HAProxy, nginx, kube-proxy (if it is built) and nftables through the same events, in bin/compare; COMPARE=--short: 10 minutes
+compare: deps build need-root ## Ballast, HAProxy, nginx, kube-proxy (if it is built) and nftables through the same events, in bin/compare; COMPARE=--short: 8 minutes
 	bin/ballast-lab compare --directory bin/compare $(COMPARE)
 
 compare-ipvs: TOOLS += $(KERNEL_TOOLS)

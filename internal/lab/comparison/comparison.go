@@ -44,11 +44,14 @@ type sizes struct {
 	churning      time.Duration // changes at a rate go on
 	work          time.Duration // of a measurement of the cost
 	repeats       int           // of that; the least counts
+	idle          int           // connections that say nothing, for their memory
+	opening       time.Duration // in which these are made
+	silence       time.Duration // of each
 }
 
 var (
-	fullSizes  = sizes{300, 500 * time.Millisecond, 100, 3 * time.Second, 2 * time.Second, time.Second, 3500 * time.Millisecond, 1500 * time.Millisecond, 20 * time.Second, 3 * time.Second, 4}
-	shortSizes = sizes{120, 400 * time.Millisecond, 50, 1500 * time.Millisecond, time.Second, 500 * time.Millisecond, 1600 * time.Millisecond, 700 * time.Millisecond, 8 * time.Second, 2 * time.Second, 2}
+	fullSizes  = sizes{300, 500 * time.Millisecond, 100, 3 * time.Second, 2 * time.Second, time.Second, 3500 * time.Millisecond, 1500 * time.Millisecond, 20 * time.Second, 3 * time.Second, 4, 6000, 4 * time.Second, 12 * time.Second}
+	shortSizes = sizes{120, 400 * time.Millisecond, 50, 1500 * time.Millisecond, time.Second, 500 * time.Millisecond, 1600 * time.Millisecond, 700 * time.Millisecond, 8 * time.Second, 2 * time.Second, 1, 3000, 2 * time.Second, 4 * time.Second}
 )
 
 // Result is all that was measured.
@@ -72,6 +75,7 @@ type Row struct {
 	NotRun   string     `json:"not_run,omitempty"` // why; nothing was measured
 	Error    string     `json:"error,omitempty"`   // why it was not measured to the end
 	Cost     *Cost      `json:"cost,omitempty"`
+	Capacity *Capacity  `json:"capacity,omitempty"`
 	Steps    []Measured `json:"steps"`
 	Quiet    Latency    `json:"quiet"`                                  // the medians of all steps before their events
 	Dropped  int        `json:"packets_lost_by_this_machine,omitempty"` // that found a CPU's queue full
@@ -182,6 +186,9 @@ func compete(ctx context.Context, options *Options, c *Contender, size *sizes, s
 			options.Progress("%s: %-18s %3d of %d broken, %d ended with their server, %d stalled, %d requests lost, p99 %.1f, %.1f, %.1f ms", c.Name, step.Event,
 				m.Broken, m.Alive, m.Ended, m.Stalled, m.Lost, m.Before.P99, m.During.P99, m.After.P99)
 		}
+		capacity := r.measureCapacity()
+		row.Capacity = &capacity
+		options.Progress("%s: %.0f new connections/s, %.1f kB of the machine for an idle one", c.Name, capacity.New, capacity.Total)
 	})
 	row.Dropped = int(outcome.Overflowed)
 	return err
@@ -225,16 +232,22 @@ func keepLogs(from, to string) error {
 
 // compare fills in what one row says by another.
 func (r *Result) compare() {
-	direct := 0.0
+	direct, idle := 0.0, 0.0
 	for _, row := range r.Contenders {
 		if row.Name == "direct" && row.Cost != nil {
 			direct = row.Cost.Total
+		}
+		if row.Name == "direct" && row.Capacity != nil {
+			idle = row.Capacity.Total
 		}
 	}
 	for i := range r.Contenders {
 		row := &r.Contenders[i]
 		if row.Cost != nil && direct > 0 {
 			row.Cost.Balancers = row.Cost.Total - direct
+		}
+		if row.Capacity != nil && idle > 0 {
+			row.Capacity.Balancers = row.Capacity.Total - idle
 		}
 		median := func(of func(Latency) float64) float64 {
 			var values []float64

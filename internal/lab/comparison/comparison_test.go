@@ -56,7 +56,7 @@ func TestConnectionsAreCountedByWhatEndedThem(t *testing.T) {
 		ended(flowShort, "s3", traffic.Completed, 9.999, 10.1), // no connection that stays
 	}, []traffic.Answer{answer(5, 0.001), answer(10.5, 0.5), answer(11.5, 2), answer(13, 0.003), answer(9, 1.5)}, map[string]time.Time{"s2": at(10.5)})
 	want := Measured{Alive: 6, Broken: 5, BrokenBy: map[traffic.Class]int{traffic.Reset: 3, traffic.Stalled: 1, traffic.Moved: 1}, Ended: 1, Stalled: 1, Lost: 6, Answered: 5, Seconds: 1,
-		Before: Latency{2, 1500, 1500, 1500}, During: Latency{2, 2000, 2000, 2000}, After: Latency{1, 3, 3, 3}}
+		Before: Latency{2, 1, 1500, 1500}, During: Latency{2, 500, 2000, 2000}, After: Latency{1, 3, 3, 3}}
 	if !reflect.DeepEqual(m, want) {
 		t.Errorf("%+v, want %+v", m, want)
 	}
@@ -96,8 +96,8 @@ func TestWhatIsNotThereIsRefusedWithWhatIs(t *testing.T) {
 
 func TestTheTableHasADashWhereAContenderHasNothingToLose(t *testing.T) {
 	result := Result{Schedule: []Step{{Event: "server-killed"}, {Event: "both"}}, Contenders: []Row{
-		{Name: "direct", Cost: &Cost{Total: 20}, Steps: []Measured{{Step: Step{Event: "server-killed"}, Broken: 3, Alive: 120, Ended: 24}}},
-		{Name: "cookie", Cost: &Cost{Total: 26}, Steps: []Measured{{Step: Step{Event: "server-killed"}, Alive: 120}, {Step: Step{Event: "both"}, Alive: 120}}},
+		{Name: "direct", Cost: &Cost{Total: 20}, Capacity: &Capacity{Idle: 1000, Total: 8, New: 9000}, Steps: []Measured{{Step: Step{Event: "server-killed"}, Broken: 3, Alive: 120, Ended: 24}}},
+		{Name: "cookie", Cost: &Cost{Total: 26}, Capacity: &Capacity{Idle: 1000, Total: 8.5, New: 7000, Errors: "Socket errors: connect 1"}, Steps: []Measured{{Step: Step{Event: "server-killed"}, Alive: 120}, {Step: Step{Event: "both"}, Alive: 120}}},
 		{Name: "ipvs-mh", NotRun: "ipvsadm is not installed: apt install ipvsadm"},
 	}}
 	result.compare()
@@ -106,9 +106,23 @@ func TestTheTableHasADashWhereAContenderHasNothingToLose(t *testing.T) {
 	}
 	var out bytes.Buffer
 	result.Print(&out)
-	for _, want := range []string{"direct     3/120 (24)     -\n", "cookie     0/120          0/120\n", "not run: ipvs-mh: ipvsadm is not installed"} {
+	for _, want := range []string{"direct     3/120 (24)     -\n", "cookie     0/120          0/120\n", "not run: ipvs-mh: ipvsadm is not installed",
+		"cookie     8.5          0.5        0.0              1000  7000\n", "cookie: of new connections wrk reports Socket errors: connect 1"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, &out)
+		}
+	}
+}
+
+func TestMemoryOfConnectionsIsThatOfTheirObjectsInUse(t *testing.T) {
+	got, err := parseSlabs([]byte("slabinfo - version: 2.1\n# name            <active_objs> <num_objs> <objsize>\nTCPv6  10 99 2000 13 4 : tunables 0 0 0\nTCP 20 99 1000 1\n" +
+		"nf_conntrack 5 99 256 1\nsock_inode_cache 30 99 100 1\ndentry 77777 99999 192 21 1\ntw_sock_TCP 9 9 9 9\n"))
+	if want := 10*2000 + 20*1000 + 5*256 + 30*100.0; err != nil || got != want {
+		t.Errorf("%v, want %v: %v", got, want, err)
+	}
+	for _, text := range []string{"", "dentry 1 2 3 4\n", "TCP x 2 3 4\n"} {
+		if _, err := parseSlabs([]byte(text)); err == nil {
+			t.Errorf("%q was read", text)
 		}
 	}
 }

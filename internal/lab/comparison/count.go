@@ -1,9 +1,10 @@
 package comparison
 
 import (
-	"cmp"
 	"slices"
 	"time"
+
+	"gonum.org/v1/gonum/stat"
 
 	"github.com/ballast-lb/ballast/internal/lab/process/traffic"
 )
@@ -82,15 +83,16 @@ func count(when window, connections []traffic.Connection, answers []traffic.Answ
 	return m
 }
 
-// latencyOf are the percentiles of answers.
+// latencyOf are the percentiles of answers: the least time that so many of them took no longer than (nearest rank).
 func latencyOf(answers []traffic.Answer) Latency {
 	if len(answers) == 0 {
 		return Latency{}
 	}
-	sorted := slices.SortedFunc(slices.Values(answers), func(a, b traffic.Answer) int { return cmp.Compare(a.Took, b.Took) })
-	at := func(share float64) float64 {
-		took := sorted[min(int(share*float64(len(sorted))), len(sorted)-1)].Took
-		return float64(took.Round(time.Microsecond)) / float64(time.Millisecond)
+	took := make([]float64, len(answers))
+	for i, answer := range answers {
+		took[i] = float64(answer.Took.Round(time.Microsecond)) / float64(time.Millisecond)
 	}
-	return Latency{len(sorted), at(0.5), at(0.99), at(0.999)}
+	slices.Sort(took)
+	at := func(share float64) float64 { return stat.Quantile(share, stat.Empirical, took, nil) }
+	return Latency{len(took), at(0.5), at(0.99), at(0.999)}
 }

@@ -74,19 +74,27 @@ func descends(id, from int, parent map[int]int) bool {
 
 // ownCPU is the CPU time in seconds of the contender's processes, and of those that they have started.
 func (r *round) ownCPU() (seconds float64) {
+	for _, p := range r.ownProcesses() {
+		seconds += p.own
+	}
+	return seconds
+}
+
+// ownProcesses are the contender's, and those that they have started.
+func (r *round) ownProcesses() (own []accounted) {
 	groups := map[int]bool{}
 	for _, p := range r.balancing.Processes() {
 		groups[p.Command.Process.Pid] = true
 	}
 	if len(groups) == 0 {
-		return 0
+		return nil
 	}
 	for _, p := range processes() {
 		if groups[p.group] {
-			seconds += p.own
+			own = append(own, p)
 		}
 	}
-	return seconds
+	return own
 }
 
 // accounted is a process and its CPU time in seconds.

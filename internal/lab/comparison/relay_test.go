@@ -115,7 +115,7 @@ func TestWhatAContenderBreaksIsCountedExactly(t *testing.T) {
 	fake := Contender{Name: "relay", Balancers: 1, Checks: true, New: func(t *world.Trial) Balancing { return &relay{t: t, open: map[*net.TCPConn]bool{}} }}
 	absent := Contender{Name: "absent", Programs: map[string]string{"no-such-program": "its-package"}}
 	size := sizes{connections: 20, thinks: 100 * time.Millisecond, patience: 1500 * time.Millisecond, before: 200 * time.Millisecond, settle: 100 * time.Millisecond, after: 500 * time.Millisecond,
-		between: 100 * time.Millisecond, work: time.Second, repeats: 1}
+		between: 100 * time.Millisecond, work: time.Second, repeats: 1, idle: 200, opening: 200 * time.Millisecond, silence: 3 * time.Second}
 	directory := t.TempDir()
 	result, err := run(t.Context(), Options{Options: host.Options{Binary: "/proc/self/exe", Progress: t.Logf}, Directory: directory,
 		Events: []string{"server-added", "server-killed", "balancer-restarted", "balancer-reloaded"}}, []Contender{absent, fake}, &size)
@@ -144,6 +144,9 @@ func TestWhatAContenderBreaksIsCountedExactly(t *testing.T) {
 	}
 	if row.Cost == nil || row.Cost.Total <= 0 || row.Cost.PerSecond <= 0 || row.Quiet.P50 <= 0 {
 		t.Errorf("%+v %+v", row.Cost, row.Quiet)
+	}
+	if c := row.Capacity; c == nil || c.Idle < size.idle || c.Total <= 0 || c.New <= 0 || c.New > row.Cost.PerSecond*2 {
+		t.Errorf("%+v", c)
 	}
 	if err := result.Write(directory); err != nil {
 		t.Error(err)

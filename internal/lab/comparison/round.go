@@ -237,18 +237,24 @@ func (r *round) flows() []traffic.Flow {
 func (r *round) measureCost() (least Cost) {
 	for again := range r.repeats {
 		before, own := spent(), r.ownCPU()
-		var output host.Transcript
-		load := script.Must(r.t.Lab.Start(host.Spawn{Node: world.ClientNode, Program: "wrk", Stdout: &output, Arguments: []string{
-			"-t", "1", "-c", "64", "-d", fmt.Sprintf("%.0fs", r.work.Seconds()), "--latency", "http://" + target.String() + world.PathName}}))
-		load.Finish()
-		requests, cost, err := parseWrk(output.String())
-		script.Checkf(err, "measure the cost")
+		requests, cost := r.wrk()
 		cost.Total, cost.Own = (spent()-before)*100_000/requests, (r.ownCPU()-own)*100_000/requests
 		if again == 0 || cost.Total < least.Total {
 			least = cost
 		}
 	}
 	return least
+}
+
+// wrk asks by 64 connections as fast as it can.
+func (r *round) wrk(options ...string) (requests float64, cost Cost) {
+	var output host.Transcript
+	arguments := append([]string{"-t", "1", "-c", "64", "-d", fmt.Sprintf("%.0fs", r.work.Seconds()), "--latency"}, options...)
+	load := script.Must(r.t.Lab.Start(host.Spawn{Node: world.ClientNode, Program: "wrk", Stdout: &output, Arguments: append(arguments, "http://"+target.String()+world.PathName)}))
+	load.Finish()
+	requests, cost, err := parseWrk(output.String())
+	script.Checkf(err, "measure with wrk")
+	return requests, cost
 }
 
 var (

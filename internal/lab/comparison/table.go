@@ -34,6 +34,15 @@ func (r *Result) Print(out io.Writer) {
 			short(row.Cost.P50), short(row.Cost.P99), short(row.Quiet.P50), short(row.Quiet.P99), short(row.Quiet.P999), row.Version)
 	}
 	table.Flush()
+	fmt.Fprintf(out, "\nCAPACITY: memory of an idle connection in kB, and new connections a second, of one request each\n")
+	table = tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(table, "CONTENDER\tkB, MACHINE\tBALANCERS\tTHEIR PROCESSES\tOF\tNEW/s\n")
+	for _, row := range r.Contenders {
+		if c := row.Capacity; c != nil {
+			fmt.Fprintf(table, "%s\t%.1f\t%.1f\t%.1f\t%d\t%.0f\n", row.Name, c.Total, c.Balancers, c.Own, c.Idle, c.New)
+		}
+	}
+	table.Flush()
 	for _, row := range r.Contenders {
 		if row.NotRun != "" {
 			fmt.Fprintf(out, "\nnot run: %s: %s\n", row.Name, row.NotRun)
@@ -43,6 +52,9 @@ func (r *Result) Print(out io.Writer) {
 		}
 		if row.Cost != nil && row.Cost.Errors != "" {
 			fmt.Fprintf(out, "\n%s: at full speed wrk reports %s\n", row.Name, row.Cost.Errors)
+		}
+		if row.Capacity != nil && row.Capacity.Errors != "" {
+			fmt.Fprintf(out, "\n%s: of new connections wrk reports %s\n", row.Name, row.Capacity.Errors)
 		}
 		if row.Dropped > 0 {
 			fmt.Fprintf(out, "\n%s: this machine lost %d packets, for which its CPUs had no time\n", row.Name, row.Dropped)

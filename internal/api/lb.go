@@ -89,8 +89,17 @@ type ServiceStatus struct {
 	TimestampSearches uint64 `json:"timestamp_searches"`
 	// PredecessorConnections estimates how many connections went on to the predecessor within the last minute; nil: there is none.
 	PredecessorConnections *int `json:"predecessor_connections,omitempty"`
+	// PredecessorPaths are the next hops of the predecessor's addresses, in their order, or why there are none.
+	PredecessorPaths []PredecessorPath `json:"predecessor_paths,omitempty"`
 	// Nodes are those of the second tier that the service's packets go to from here: servers get none then.
 	Nodes []NodeTraffic `json:"nodes,omitempty"`
+}
+
+// PredecessorPath is the way to an address of a predecessor.
+type PredecessorPath struct {
+	Address netip.Addr `json:"address"`
+	Path    string     `json:"path"`           // next hop, or why there is none
+	Lost    string     `json:"lost,omitempty"` // why packets that go there do not arrive; empty: nothing is known against it, or none go
 }
 
 // NodeTraffic is what a node of the first tier sent to one of the second.

@@ -18,7 +18,7 @@ type Options struct {
 // judges in the order in which findings are shown: what others depend on comes first.
 var judges = []func(*facts) []Finding{
 	judgeRole, judgeFile, judgeStates, judgeKernel, judgePrivileges, judgeFeatures, judgePrograms, judgePlumbing, judgeClock,
-	judgeDevices, judgePaths, judgeFiltered, judgeExits, judgeTier, judgeBGP, judgeReplicas, judgeServerClocks, judgeForwarding,
+	judgeDevices, judgePaths, judgePredecessors, judgeFiltered, judgeExits, judgeTier, judgeBGP, judgeReplicas, judgeServerClocks, judgeForwarding,
 	judgeIdentity, judgeGateways, judgeTunnels, judgeVIPs, judgeTimestamps, judgeMPTCP, judgeSessions, judgeBack, judgeEgress, judgeReversePath, judgeARP, judgeReturnMTU, judgeListeners,
 	judgeTranslation,
 	judgeDrained, judgeUnits, judgeDaemon,

@@ -60,6 +60,7 @@ type pathFacts struct {
 	Ifindex int   // of the device that next hops leave by
 	Err     error // no route, or the neighbour does not answer
 	Here    bool  // it is this host
+	OnLink  bool  // the next hop is the address itself, and no router
 
 	Asked  bool // whether it answers TCP, with a connection or a refusal
 	Silent bool // it did not

@@ -310,20 +310,22 @@ func (f *facts) gatherBack(ctx context.Context) {
 func (f *facts) gatherPaths(ctx context.Context) {
 	f.Paths = map[netip.Addr]pathFacts{}
 	var waiting []netip.Addr
+	look := func(address netip.Addr) {
+		if _, seen := f.Paths[address]; !seen {
+			f.Paths[address] = pathFacts{}
+			waiting = append(waiting, address)
+		}
+	}
 	f.destinations(func(s *model.Service) {
 		for i := range s.Servers {
-			address := s.Servers[i].Address
-			if _, seen := f.Paths[address]; !seen {
-				f.Paths[address] = pathFacts{}
-				waiting = append(waiting, address)
-			}
+			look(s.Servers[i].Address)
+		}
+		for _, address := range s.Predecessor.Addresses {
+			look(address)
 		}
 	})
 	for _, peer := range f.peers() {
-		if _, seen := f.Paths[peer.Address.Addr()]; !seen {
-			f.Paths[peer.Address.Addr()] = pathFacts{}
-			waiting = append(waiting, peer.Address.Addr())
-		}
+		look(peer.Address.Addr())
 	}
 	deadline := time.Now().Add(neighbourTimeout)
 	for {
@@ -334,7 +336,7 @@ func (f *facts) gatherPaths(ctx context.Context) {
 				f.Paths[address] = pathFacts{MTU: math.MaxUint16, Here: true}
 				return true
 			}
-			f.Paths[address] = pathFacts{MTU: int(hop.MTU), Ifindex: hop.Ifindex, Err: err}
+			f.Paths[address] = pathFacts{MTU: int(hop.MTU), Ifindex: hop.Ifindex, OnLink: hop.OnLink, Err: err}
 			return !errors.Is(err, netdev.ErrUnresolved)
 		})
 		if len(waiting) == 0 || ctx.Err() != nil || time.Now().After(deadline) {

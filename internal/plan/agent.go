@@ -69,8 +69,8 @@ type Agent struct {
 	Addresses []netip.Addr        // of this server, as its services name it
 	VIPs      []netip.Addr
 	Direct    []AgentService // whose packets come to this host at their VIP
-	Stops     []netip.Addr   // other servers that a second chance may lead to
-	HandsTo   []netip.Addr   // those among them that load balancers name to this server as stops
+	Stops     []netip.Addr   // other servers that a second chance may lead to, and predecessors
+	HandsTo   []netip.Addr   // those among them that load balancers name to this server as stops, and predecessors
 	Marking   []string       // names of the services whose connections carry cookies, or the column that accepted them
 	Choices   []AgentChoice
 	QUIC      []AgentService // whose connection ids name this server
@@ -306,7 +306,7 @@ func (a *Agent) add(fleet *model.Fleet, service *model.Service, server *model.Se
 	}
 	if p := &service.Predecessor; p.Exists() && service.Affinity.Cookies() {
 		row.PredecessorForward, row.Predecessor = uint8(p.Forward)+1, WireAddress(p.Addresses[0])
-		a.Stops = append(a.Stops, p.Addresses[0])
+		a.Stops, a.HandsTo = append(a.Stops, p.Addresses[0]), append(a.HandsTo, p.Addresses[0])
 	}
 	if service.SYNProxy != model.SYNProxyOff {
 		row.Flags |= AgentProxied

@@ -52,8 +52,8 @@ func (o observer) obstacles(now *dataplane.Snapshot, programs attachedTo) (found
 	if now.Incomplete {
 		found = append(found, "the tables are behind the desired state: a change was carried out only in part")
 	}
-	if !now.Confirmed() {
-		found = append(found, "no way is known to any of "+model.Counted(len(now.Pathless), "server", "servers"))
+	if pathless := now.Unconfirmed(); pathless > 0 {
+		found = append(found, "no way is known to any of "+model.Counted(pathless, "server", "servers"))
 	}
 	if why := o.checks.Misreads(now); why != "" {
 		found = append(found, why)
@@ -76,7 +76,7 @@ func (o observer) status() api.LBStatus {
 		Interfaces: programs.modes, Name: o.name,
 	}
 	_, avoided := o.programs.exits.Split(now.LeavesBy)
-	status.Problems = slices.Concat(stops, avoided, o.tables.Unreachable(time.Now()), o.tables.Unreported(time.Now()), o.checks.Problems(now), unrecognised(now), notServedHere(now), o.bgp.Problems(), o.l2.Problems(), o.liveness.Problems())
+	status.Problems = slices.Concat(stops, avoided, o.tables.Unreachable(time.Now()), o.tables.Unreported(time.Now()), o.tables.Unsucceeded(time.Now()), o.checks.Problems(now), unrecognised(now), notServedHere(now), o.bgp.Problems(), o.l2.Problems(), o.liveness.Problems())
 	status.Filtered = o.checks.Filtered(now, o.name)
 	for _, cause := range status.Filtered {
 		status.Problems = append(status.Problems, cause.Problem())

@@ -11,6 +11,28 @@ import (
 	"github.com/ballast-lb/ballast/internal/plan"
 )
 
+// Succession is what was counted of packets for the predecessor of a service.
+type Succession struct {
+	Sent     uint64 // to it
+	Returned uint64 // from there, or with no hop left to go there
+}
+
+// Succession counts since the counters began.
+func (lb *LB) Succession(service plan.Place) (counted Succession, err error) {
+	lb.retired.RLock()
+	defer lb.retired.RUnlock()
+	for verdict, packets := range map[lbVerdict]*uint64{lbVerdictFORWARDED_TO_PREDECESSOR: &counted.Sent, lbVerdictDROPPED_PREDECESSOR_LOOP: &counted.Returned} {
+		perCPU, err := lb.verdictCounter(service.Number, verdict)
+		if err != nil {
+			return counted, err
+		}
+		for _, one := range perCPU {
+			*packets += one.Packets
+		}
+	}
+	return counted, nil
+}
+
 // predecessorWindow is how long a connection counts that goes on to a predecessor, from its last packet on.
 const predecessorWindow = time.Minute
 

@@ -99,7 +99,17 @@ func (s services) predecessor(one *model.Service) string {
 	if at < 0 || s.counted[at].PredecessorConnections == nil {
 		return text
 	}
-	return fmt.Sprintf("%s, %d connections in a minute", text, *s.counted[at].PredecessorConnections)
+	counted := &s.counted[at]
+	text += fmt.Sprintf(", %d connections in a minute", *counted.PredecessorConnections)
+	for _, path := range counted.PredecessorPaths {
+		if path.Lost != "" {
+			text += fmt.Sprintf(", lost to %s: %s", path.Address, path.Lost)
+		}
+	}
+	if back := counted.Verdicts["dropped_predecessor_loop"].Packets; back > 0 {
+		text += fmt.Sprintf(", %d packets came back", back)
+	}
+	return text
 }
 
 func printServices(table *command.Table, all services) {

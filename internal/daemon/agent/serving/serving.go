@@ -253,6 +253,21 @@ func (s *Serving) HandsOnBy() map[netip.Addr]plan.Path {
 	return used
 }
 
+// Unsucceeded are the predecessors that this host hands packets to and has no way to, in words.
+func (s *Serving) Unsucceeded() (problems []string) {
+	for _, served := range s.Wanted.Direct {
+		predecessor := &served.Service.Predecessor
+		if !predecessor.Exists() || !served.Service.Affinity.Cookies() {
+			continue
+		}
+		if why := s.hops.Why[predecessor.Addresses[0]]; why != "" {
+			problems = append(problems, fmt.Sprintf("service %s: predecessor %s: %s: what is handed on to it is lost (dropped_stop_unreachable)",
+				served.Service.Name, predecessor.Addresses[0], why))
+		}
+	}
+	return problems
+}
+
 // LeavesBy reports whether packets for a server that the file has load balancers name leave by a device.
 func (s *Serving) LeavesBy(ifindex uint32) bool {
 	return slices.ContainsFunc(s.Wanted.HandsTo, func(to netip.Addr) bool {

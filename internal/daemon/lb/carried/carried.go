@@ -78,6 +78,9 @@ func cannotCarry(state *dataplane.Snapshot, s *model.Service) string {
 			servers = second.Servers
 		}
 	}
+	if !state.SendsToNodes(s) && state.Succeeds(s) {
+		return ""
+	}
 	down, able, unhealthy := state.DownOf(name), 0, 0
 	if health.AllDown == model.AllDownWithdraw {
 		down = state.FailingOf(name) // those that get new connections all the same are no reason to announce

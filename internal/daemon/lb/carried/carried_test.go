@@ -99,6 +99,16 @@ func TestAVIPIsWantedWhereOneOfItsServicesHasAServerToSendTo(t *testing.T) {
 			}
 		}
 	}
+	successor := netip.MustParseAddr("10.0.0.9")
+	for share, want := range map[uint16]string{0: "", 1: "every server of service web that can be reached is unhealthy"} { // what no connection begins at
+		s := snapshot()
+		s.Unhealthy = map[string]fleet.Unhealthy{"web": {Down: []uint16{1, 2}}}
+		s.Running.Services[0].Predecessor = model.Predecessor{Addresses: []netip.Addr{successor}, Share: model.ShareOf(share)}
+		s.Paths[successor] = plan.Path{OnLink: true}
+		if w := j.Wanted(s, false, 0, model.StateActive); w.VIPs[netip.PrefixFrom(vip, 32)] != want {
+			t.Errorf("share %d, and the predecessor is there: %+v", share, w)
+		}
+	}
 	if w := j.Wanted(snapshot(), false, 0, model.StateDraining); w.Stop != "this node is draining" {
 		t.Errorf("%+v", w)
 	}

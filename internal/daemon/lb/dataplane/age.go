@@ -16,7 +16,10 @@ func (t *Tables) Age(at time.Time, period time.Duration) error {
 			return err
 		}
 	}
-	t.Hold(func(now *Snapshot) { t.missed.listen(now, at, now.Packets) })
+	t.Hold(func(now *Snapshot) {
+		t.missed.listen(now, at, now.Packets)
+		t.returning.listen(now, at, t.path.Succession)
+	})
 	t.ageEstimates(at, period)
 	return nil
 }

@@ -43,19 +43,20 @@ type Tables struct {
 	moving sync.RWMutex // while a change is written
 	now    atomic.Pointer[Snapshot]
 
-	mutex    sync.Mutex // one change at a time; guards what follows
-	tables   *plan.Tables
-	paths    paths.Table
-	weights  map[string]*follow.Weights // by service
-	counted  map[string]*counted        // by service
-	given    map[string]*given          // by service
-	reported map[string]*reported       // by service
-	flooded  map[string]bool            // services with syn_proxy auto that is on
-	accepts  netip.Addr                 // where the first tier sends to
-	starts   map[string]starts          // by service; of those with slow_start
-	begun    chan struct{}              // servers have begun to start: Start waits for it
-	missed   missed
-	peers    plan.Replicas // load balancers that messages go to
+	mutex     sync.Mutex // one change at a time; guards what follows
+	tables    *plan.Tables
+	paths     paths.Table
+	weights   map[string]*follow.Weights // by service
+	counted   map[string]*counted        // by service
+	given     map[string]*given          // by service
+	reported  map[string]*reported       // by service
+	flooded   map[string]bool            // services with syn_proxy auto that is on
+	accepts   netip.Addr                 // where the first tier sends to
+	starts    map[string]starts          // by service; of those with slow_start
+	begun     chan struct{}              // servers have begun to start: Start waits for it
+	missed    missed
+	returning returning
+	peers     plan.Replicas // load balancers that messages go to
 }
 
 // Open takes over what an earlier process left, untouched, or makes empty tables.

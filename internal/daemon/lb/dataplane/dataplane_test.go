@@ -16,7 +16,7 @@ func TestWhoOnlyReadsWaitsForNoChange(t *testing.T) {
 	go func() {
 		tables.Unreachable(time.Now())
 		tables.Outcomes()
-		tables.Hold(func(now *Snapshot) { now.Confirmed() })
+		tables.Hold(func(now *Snapshot) { now.Unconfirmed() })
 		close(read)
 	}()
 	select {

@@ -34,14 +34,18 @@ type Snapshot struct {
 	path *lb.LB
 }
 
-// Confirmed reports whether the kernel knows a path to some address now, or there is none to look for.
-func (s *Snapshot) Confirmed() bool {
-	for address := range s.Paths {
-		if s.Pathless[address] == "" {
-			return true
+// Unconfirmed counts the addresses that connections go to from here if the kernel knows a path to none of them now, else 0. A predecessor is
+// none of them as long as connections begin here.
+func (s *Snapshot) Unconfirmed() (pathless int) {
+	for _, address := range s.Serving() {
+		if _, known := s.Paths[address]; known && s.Pathless[address] == "" {
+			return 0
+		}
+		if s.Pathless[address] != "" {
+			pathless++
 		}
 	}
-	return len(s.Pathless) == 0
+	return pathless
 }
 
 // Reaches reports whether packets of a service come to one of its servers: the kernel knows a path, and, if it is this host, they can be
@@ -51,13 +55,18 @@ func (s *Snapshot) Reaches(service *model.Service, address netip.Addr) bool {
 	return known && s.Pathless[address] == "" && (!path.Here || plan.ServesHere(service))
 }
 
-// Unreached names, by address, the servers and nodes that get new connections from here and that the kernel knows no path to. Those that have
-// left, drain or are unhealthy are not among them: nobody is sent there.
+// Unreached names, by address, the servers and nodes that get new connections from here and that the kernel knows no path to, and LostPredecessors.
+// Those that have left, drain or are unhealthy are not among them: nobody is sent there.
 func (s *Snapshot) Unreached() map[netip.Addr]string {
 	names := map[netip.Addr]string{}
 	for server := range s.Receivers() {
 		if s.Pathless[server.Address] != "" {
 			names[server.Address] = cmp.Or(names[server.Address], server.Name)
+		}
+	}
+	for service := range s.Succeeding() {
+		for address := range s.LostPredecessors(service) {
+			names[address] = cmp.Or(names[address], "predecessor of "+service.Name)
 		}
 	}
 	return names
@@ -87,11 +96,18 @@ func (s *Snapshot) receiversOf(of *model.Service, yield func(*model.Server) bool
 	return true
 }
 
-// LeavesBy tells whether new connections, or messages to other load balancers, go out by a device.
+// LeavesBy tells whether connections, those of predecessors among them, or messages to other load balancers, go out by a device.
 func (s *Snapshot) LeavesBy(ifindex uint32) bool {
 	for server := range s.Receivers() {
 		if path, known := s.Paths[server.Address]; known && path.Ifindex == ifindex {
 			return true
+		}
+	}
+	for service := range s.Succeeding() {
+		for _, address := range service.Predecessor.Addresses {
+			if path, known := s.Paths[address]; known && path.Ifindex == ifindex {
+				return true
+			}
 		}
 	}
 	peers := maps.Clone(s.Paths)

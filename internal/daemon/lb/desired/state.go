@@ -3,6 +3,7 @@ package desired
 
 import (
 	"fmt"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -108,7 +109,16 @@ func switchOff(s *model.Service, id uint16) {
 }
 
 // Addresses are those of all servers, predecessors and nodes that may get packets from here.
-func (s *State) Addresses() (addresses []netip.Addr) {
+func (s *State) Addresses() []netip.Addr {
+	return s.addresses(func(*model.Predecessor) bool { return true })
+}
+
+// Serving are those that connections to services go to from here: a predecessor is among them where none begins here.
+func (s *State) Serving() []netip.Addr {
+	return s.addresses(func(p *model.Predecessor) bool { return p.Share.Permille() == 0 })
+}
+
+func (s *State) addresses(succeeds func(*model.Predecessor) bool) (addresses []netip.Addr) {
 	seen := map[netip.Addr]bool{}
 	one := func(address netip.Addr) {
 		if !seen[address] {
@@ -125,8 +135,10 @@ func (s *State) Addresses() (addresses []netip.Addr) {
 		if service := &s.Running.Services[i]; !s.SendsToNodes(service) {
 			add(service.Servers)
 			add(s.Lingering(service.Name))
-			for _, address := range service.Predecessor.Addresses {
-				one(address)
+			if succeeds(&service.Predecessor) {
+				for _, address := range service.Predecessor.Addresses {
+					one(address)
+				}
 			}
 		}
 	}
@@ -151,6 +163,17 @@ func (s *State) ServerName(service string, id uint16) string {
 		}
 	}
 	return ""
+}
+
+// Succeeding are the services whose packets may go on to a predecessor from here.
+func (s *State) Succeeding() iter.Seq[*model.Service] {
+	return func(yield func(*model.Service) bool) {
+		for i := range s.Running.Services {
+			if service := &s.Running.Services[i]; service.Predecessor.Exists() && !s.SendsToNodes(service) && !yield(service) {
+				return
+			}
+		}
+	}
 }
 
 // Receiver is what messages call an address that this node sends to.
@@ -185,7 +208,7 @@ func (s *State) Taking() map[string]Taking {
 	taking := map[string]Taking{}
 	for i := range s.Running.Services {
 		service := &s.Running.Services[i]
-		if s.SendsToNodes(service) || s.Running.OnlyReturns(service) {
+		if s.SendsToNodes(service) || s.Running.OnlyReturns(service) || service.Predecessor.Share.Permille() == 0 {
 			continue
 		}
 		found, takes := s.Unhealthy[service.Name], Taking{}

@@ -38,7 +38,7 @@ var (
 	serverLiving  = prometheus.NewDesc("ballast_server_living_connections", "Open connections of a server (LIVE of ctl server list), where they are known.", []string{"service", "server", "id"}, nil)
 	takingServers = prometheus.NewDesc("ballast_service_taking_servers", "Servers of a service that get new connections: active, weight not 0, not excluded by health. Not of public services, nor of those that pass to the second tier.", []string{"service"}, nil)
 	healthyCount  = prometheus.NewDesc("ballast_service_healthy_servers", "Servers of a service that get new connections and do not fail their checks. Not of public services, nor of those that pass to the second tier.", []string{"service"}, nil)
-	pathless      = prometheus.NewDesc("ballast_next_hops_missing", "1 for each server or node that gets new connections and has no known next hop; absent: it has one.", []string{"server", "address"}, nil)
+	pathless      = prometheus.NewDesc("ballast_next_hops_missing", "1 for each server, node or predecessor (predecessor of SERVICE) that gets connections and has no known next hop; absent: it has one.", []string{"server", "address"}, nil)
 	revision      = prometheus.NewDesc("ballast_revision", "Revision of the controllers' state in use; 0: none yet.", nil, nil)
 	judgesAlone   = prometheus.NewDesc("ballast_judges_alone", "1 while no controller judges servers, and this load balancer does by its own checks.", nil, nil)
 	nodePackets   = prometheus.NewDesc("ballast_node_packets_total", "Packets sent to a node of the second tier.", []string{"service", "node", "id"}, nil)

@@ -80,6 +80,10 @@ func service(now *dataplane.Snapshot, s *model.Service, noCookie NoCookie) (stat
 			return status, err
 		}
 		status.PredecessorConnections = &count
+		lost := now.LostPredecessors(s)
+		for _, address := range s.Predecessor.Addresses {
+			status.PredecessorPaths = append(status.PredecessorPaths, api.PredecessorPath{Address: address, Path: now.DescribePath(address), Lost: lost[address]})
+		}
 	}
 	if place.Nodes {
 		if status.Nodes, err = nodes(now, place); err != nil {

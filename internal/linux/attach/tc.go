@@ -42,7 +42,8 @@ type TC struct {
 	link link.Link // of tcx, without pins
 }
 
-// Attach makes the program run. The one of an earlier process is replaced without a gap.
+// Attach makes the program run, before those of others that are there: one of them, of a network of pods, may say that nobody after it is asked, and
+// ours leave that to them. The one of an earlier process is replaced without a gap, where it is.
 func (a *TC) Attach() error {
 	if tcx.Have() != nil {
 		return a.setFilter()
@@ -50,7 +51,7 @@ func (a *TC) Attach() error {
 	if replaced, err := a.replaceLink(); replaced || err != nil {
 		return err
 	}
-	l, err := link.AttachTCX(link.TCXOptions{Interface: a.Ifindex, Program: a.Program, Attach: a.Hook.tcx})
+	l, err := link.AttachTCX(link.TCXOptions{Interface: a.Ifindex, Program: a.Program, Attach: a.Hook.tcx, Anchor: link.Head()})
 	if err != nil {
 		return fmt.Errorf("attach to %s of %s: %w", a.Hook.Name, pin.DeviceName(a.Ifindex), err)
 	}

@@ -21,13 +21,18 @@ const (
 	namespace = "ballast"
 )
 
-// install installs the chart by Helm, and runs what a kubelet, a scheduler and the controllers of workloads would: pods of their templates.
+// install installs the chart by Helm, and runs the pods of its templates.
 func (c *cluster) install(values ...string) *release {
 	arguments := []string{helm, "install", "ballast", chart, "--namespace", namespace, "--create-namespace", "--kubeconfig", c.path("kubeconfig")}
 	for _, value := range values {
 		arguments = append(arguments, "--set", value)
 	}
 	c.run("control", arguments...)
+	return c.runRelease()
+}
+
+// runRelease runs what a kubelet, a scheduler and the controllers of workloads would of the chart that is installed.
+func (c *cluster) runRelease() *release {
 	r := &release{kubelet: kubelet{cluster: c, namespace: namespace}, pods: map[string]*runningPod{}}
 	sets, err := c.AppsV1().StatefulSets(namespace).Get(background, "ballast-controller", meta.GetOptions{})
 	c.must(err)

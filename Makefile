@@ -109,7 +109,7 @@ results: deps build ## all experiments of the simulator, with plots, in bin/resu
 	UPDATE_FIGURES=$(CURDIR)/bin/results/results.json go test -count=1 -run TestRecordedValuesAreOfTheFiguresClaims ./internal/lab/papers
 
 packages: TOOLS += aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu /usr/aarch64-linux-gnu/include/stdlib.h:libc6-dev-arm64-cross
-packages: deps build ## .deb, .rpm and an OCI image for amd64 and arm64, in bin/packages
+packages: deps build ## .deb, .rpm and OCI images for amd64 and arm64, and the chart, in bin/packages
 	deploy/packages/build
 
 demo: deps build need-root ## servers and load balancers come and go under load; watch which connections break

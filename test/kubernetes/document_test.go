@@ -140,4 +140,3 @@ func TestTheFiveCommandsOfTheDocument(t *testing.T) {
 		}
 	}
 }
-

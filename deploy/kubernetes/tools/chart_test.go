@@ -125,6 +125,82 @@ func TestRenderedObjectsAreTyped(t *testing.T) {
 	}
 }
 
+// Controllers read sources of servers, spread over nodes and ask name servers as chosen.
+func TestControllersHaveWhatIsChosen(t *testing.T) {
+	text, err := render(t, append(slices.Clone(usual), "controller.sources.files=lists", "controller.sources.consul=agents", "controller.spread=DoNotSchedule",
+		"controller.dnsPolicy=None", "controller.dnsConfig.nameservers={10.0.0.53}")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := objects(t, text)["StatefulSet ballast-controller"].(*apps.StatefulSet)
+	pod := set.Spec.Template.Spec
+	at := map[string]string{}
+	for _, c := range pod.Containers {
+		for _, mount := range c.VolumeMounts {
+			for _, v := range pod.Volumes {
+				if v.Name == mount.Name && strings.HasPrefix(mount.MountPath, "/etc/ballast/sources/") && mount.ReadOnly {
+					if v.ConfigMap != nil {
+						at[c.Name+" "+mount.MountPath] = "ConfigMap " + v.ConfigMap.Name
+					} else if v.Secret != nil && *v.Secret.DefaultMode == 0o440 {
+						at[c.Name+" "+mount.MountPath] = "Secret " + v.Secret.SecretName
+					}
+				}
+			}
+		}
+	}
+	if len(at) != 2 || at["controller /etc/ballast/sources/files"] != "ConfigMap lists" || at["controller /etc/ballast/sources/consul"] != "Secret agents" {
+		t.Error(at)
+	}
+	if *set.Spec.Replicas != 3 || pod.TopologySpreadConstraints[0].WhenUnsatisfiable != core.DoNotSchedule || pod.DNSPolicy != core.DNSNone || pod.DNSConfig.Nameservers[0] != "10.0.0.53" {
+		t.Errorf("%d, %+v, %s %v", *set.Spec.Replicas, pod.TopologySpreadConstraints, pod.DNSPolicy, pod.DNSConfig)
+	}
+}
+
+// Promise: Helm evicts and updates no two controllers, and no two nodes, at once: each waits until the one before is ready, which is that it does its work.
+func TestUpdatesGoOneByOne(t *testing.T) {
+	text, err := render(t, usual...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := objects(t, text)
+	for _, name := range []string{"ballast-controller", "ballast-kube"} {
+		if budget := found["PodDisruptionBudget "+name].(*policy.PodDisruptionBudget).Spec; budget.MaxUnavailable.IntValue() != 1 || budget.MinAvailable != nil {
+			t.Errorf("%s: %+v", name, budget)
+		}
+	}
+	set := found["StatefulSet ballast-controller"].(*apps.StatefulSet).Spec
+	node := found["DaemonSet ballast-node"].(*apps.DaemonSet).Spec
+	if kind := set.UpdateStrategy.Type; kind != "" && kind != apps.RollingUpdateStatefulSetStrategyType {
+		t.Error(kind)
+	}
+	if node.UpdateStrategy.RollingUpdate.MaxUnavailable.IntValue() != 1 {
+		t.Error(node.UpdateStrategy)
+	}
+	for _, c := range append(slices.Clone(node.Template.Spec.Containers), set.Template.Spec.Containers[0], found["Deployment ballast-kube"].(*apps.Deployment).Spec.Template.Spec.Containers[0]) {
+		if c.ReadinessProbe == nil || c.ReadinessProbe.HTTPGet.Path != "/healthz" && c.ReadinessProbe.HTTPGet.Path != "/readyz" {
+			t.Errorf("%s: %+v", c.Name, c.ReadinessProbe)
+		}
+	}
+}
+
+// Each account may change its lease and no other.
+func TestLeasesAreNamed(t *testing.T) {
+	for _, role := range []string{"ballast-kube", "ballast-controller"} {
+		text, err := render(t, usual...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, rule := range objects(t, text)["Role "+role].(*rbac.Role).Rules {
+			if slices.Contains(rule.Resources, "leases") && len(rule.ResourceNames) == 0 && !slices.Equal(rule.Verbs, []string{"create"}) {
+				t.Errorf("%s: %+v", role, rule)
+			}
+		}
+		if arguments := objects(t, text)["Deployment ballast-kube"].(*apps.Deployment).Spec.Template.Spec.Containers[0].Args; !slices.Contains(arguments, "--lease=ballast-kube") {
+			t.Error(arguments)
+		}
+	}
+}
+
 // What cannot work is refused before anything is installed, with what to write.
 func TestValuesThatCannotWorkAreRefused(t *testing.T) {
 	for wanted, values := range map[string][]string{
@@ -132,6 +208,11 @@ func TestValuesThatCannotWorkAreRefused(t *testing.T) {
 		"nobody would announce":              {"vips=203.0.113.0/28"},
 		"a node announces by one of them":    {"vips=203.0.113.0/28", "l2.interface=eth0", "bgp.as=1"},
 		"it needs as and neighbors":          {"vips=203.0.113.0/28", "bgp.as=1"},
+		"no name of the Secret with it":      {"vips=203.0.113.0/28", "bgp.as=1", "bgp.neighbors={10.0.0.1}", "bgp.password_file=/etc/ballast/bgp/p"},
+		"names no key of it":                 {"vips=203.0.113.0/28", "bgp.as=1", "bgp.neighbors={10.0.0.1}", "node.bgpSecret=bgp"},
+		"'consull' not allowed":              {"vips=203.0.113.0/28", "l2.interface=eth0", "controller.sources.consull=agents"},
+		"/controller/sources/files":          {"vips=203.0.113.0/28", "l2.interface=eth0", "controller.sources.files=My_Lists"},
+		"value must be one of 'ScheduleAny":  {"vips=203.0.113.0/28", "l2.interface=eth0", "controller.spread=never"},
 		"two places for one thing":           {"vips=203.0.113.0/28", "l2.interface=eth0", "pools[0].name=a", "pools[0].addresses={203.0.113.9}"},
 		"'nodes' not allowed":                {"vips=203.0.113.0/28", "l2.interface=eth0", "nodes=3"},
 		"value must be one of 1, 3":          {"vips=203.0.113.0/28", "l2.interface=eth0", "controller.replicas=2"},

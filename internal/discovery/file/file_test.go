@@ -172,3 +172,23 @@ func TestAFileThatIsBeingWrittenIsWaitedFor(t *testing.T) {
 	s.wait = func(context.Context) { n++; discoverytest.Write(t, path, fmt.Sprintf("- {address: 10.0.0.%d}", n)) }
 	expect(t, s, "error: the file changes all the time")
 }
+
+// A volume of a ConfigMap is links to a folder that is replaced as a whole.
+func TestAVolumeOfKubernetesIsRead(t *testing.T) {
+	s, dir := reading(t)
+	version := func(name, text string) {
+		for _, err := range []error{os.MkdirAll(filepath.Join(dir, name), 0o755), os.WriteFile(filepath.Join(dir, name, "web.yaml"), []byte(text), 0o644),
+			os.Symlink(name, filepath.Join(dir, "..data_tmp")), os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data"))} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	version("..2026_11_30_1", two)
+	if err := os.Symlink("..data/web.yaml", filepath.Join(dir, "web.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, s, "=10.0.0.1:0*1 false, b=10.0.0.2:81*7 true")
+	version("..2026_11_30_2", "- {address: 10.0.0.3}\n")
+	expect(t, s, "=10.0.0.3:0*1 false")
+}

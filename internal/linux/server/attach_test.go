@@ -19,7 +19,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/linux/attach"
-	"github.com/ballast-lb/ballast/internal/linux/internal/tcx"
 	"github.com/ballast-lb/ballast/internal/linux/link"
 	"github.com/ballast-lb/ballast/internal/linux/progtest"
 	"github.com/ballast-lb/ballast/internal/linux/server"
@@ -260,55 +259,6 @@ func filtersOfOthersStay(t *testing.T, earlier bool) {
 	ingress, egress := r.filters()
 	if len(ingress) != 1 || len(egress) == 0 || !r.hasClsact() {
 		t.Errorf("after the end: %v %v, clsact %v: want theirs", ingress, egress, r.hasClsact())
-	}
-}
-
-// Promise: Programs of others at tc, of a network of pods, neither keep the agent's from their packets nor miss any, whichever was there first.
-func TestProgramsOfOthersRunAfterOurs(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
-	if err := tcx.Have(); err != nil {
-		t.Skip("filters have a test of their own:", err)
-	}
-	for _, earlier := range []bool{true, false} {
-		t.Run(fmt.Sprintf("they were there first %v", earlier), func(t *testing.T) { programsOfOthersRun(t, earlier) })
-	}
-}
-
-func programsOfOthersRun(t *testing.T, earlier bool) {
-	r := newRig(t, rigOptions{plain: true})
-	counters := map[ebpf.AttachType]*ebpf.Map{}
-	add := func() {
-		for _, hook := range []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress} {
-			program, counter := foreign(t, 0) // TC_ACT_OK: nobody after it is asked
-			r.on(func(device *net.Interface) error {
-				l, err := ebpflink.AttachTCX(ebpflink.TCXOptions{Interface: device.Index, Program: program, Attach: hook, Anchor: ebpflink.Tail()})
-				if err == nil {
-					t.Cleanup(func() { l.Close() })
-				}
-				return err
-			})
-			counters[hook] = counter
-		}
-	}
-	if earlier {
-		add()
-	}
-	r.attach("")
-	if !earlier {
-		add()
-	}
-	r.listen(false)
-	before, w := r.rejects(), r.watch()
-	r.browse(4, 1000)
-	r.verify(w, before)
-	for hook, ours := range map[ebpf.AttachType]uint64{ebpf.AttachTCXIngress: r.count("ingress_restored"), ebpf.AttachTCXEgress: r.count("egress_marked")} {
-		var theirs uint64
-		progtest.Check(t, counters[hook].Lookup(uint32(0), &theirs))
-		if ours == 0 || theirs < ours {
-			t.Errorf("%s: ours %d, theirs saw %d", hook, ours, theirs)
-		}
 	}
 }
 

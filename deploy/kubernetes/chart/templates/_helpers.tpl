@@ -53,6 +53,8 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- if and .Values.bgp .Values.l2 }}{{ fail "bgp and l2: a node announces by one of them" }}{{ end -}}
 {{- if not (or .Values.bgp .Values.l2) }}{{ fail "bgp, l2: nobody would announce the addresses: --set l2.interface=eth0, or --set bgp.as=64600,bgp.neighbor_as=64512,bgp.neighbors={10.0.0.1}" }}{{ end -}}
 {{- if and .Values.bgp (not (and .Values.bgp.as .Values.bgp.neighbors)) }}{{ fail "bgp: it needs as and neighbors" }}{{ end -}}
+{{- if and .Values.bgp (hasPrefix "/etc/ballast/bgp/" (.Values.bgp.password_file | default "")) (not .Values.node.bgpSecret) }}{{ fail "bgp.password_file: node.bgpSecret has no name of the Secret with it: --set node.bgpSecret=NAME" }}{{ end -}}
+{{- if and .Values.node.bgpSecret (not .Values.bgp.password_file) }}{{ fail "node.bgpSecret: bgp.password_file names no key of it: --set bgp.password_file=/etc/ballast/bgp/KEY" }}{{ end -}}
 {{- if and .Values.l2 (not .Values.l2.interface) }}{{ fail "l2: it needs interface" }}{{ end -}}
 {{- end -}}
 

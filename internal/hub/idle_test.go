@@ -60,3 +60,26 @@ func leaves(t *testing.T) time.Duration {
 	fleettest.Await(t, "the node has left", func() bool { return len(hub.Nodes.List()) == 0 })
 	return time.Since(stopped)
 }
+
+// Promise: A node that is connected and silent is not said to have been heard of just now.
+func TestOfANodeIsToldHowLongItHasBeenSilent(t *testing.T) {
+	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
+	lb := fleettest.Join(t, address, ca.Issue(pki.LB, "lb1"))
+	silence := func() time.Duration {
+		nodes := hub.Nodes.List()
+		if len(nodes) != 1 || nodes[0].Silence == nil || time.Since(nodes[0].LastSeen.AsTime()) < nodes[0].Silence.AsDuration() {
+			t.Fatalf("listed: %v", nodes)
+		}
+		return nodes[0].Silence.AsDuration()
+	}
+	fleettest.Await(t, "the node has joined", func() bool { return len(hub.Nodes.List()) == 1 })
+	const long = 300 * time.Millisecond
+	fleettest.Await(t, "it is silent", func() bool { return silence() > long })
+	before := time.Now()
+	lb.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Condition{Condition: &ballastv1.Condition{Ready: true}}})
+	fleettest.Await(t, "its word", func() bool { return hub.Nodes.List()[0].Ready == "yes" })
+	if now, since := silence(), time.Since(before); now > since {
+		t.Errorf("silent for %v, and its last message was sent %v ago", now, since)
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
@@ -233,15 +234,19 @@ func (n *Nodes) recordCondition(p *peer, c *ballastv1.Condition) (believed bool)
 
 // status returns what is listed of a peer, with the revision that it has applied. The caller holds Nodes.mutex.
 func (p *peer) status(now time.Time, applied uint64) *ballastv1.NodeStatus {
+	silence := max(now.Sub(p.since)-time.Duration(p.heard.Load()), 0)
 	return &ballastv1.NodeStatus{
 		Role: string(p.identity.Role), Name: p.identity.Name, Address: p.address, Version: p.version, Since: timestamppb.New(p.since),
-		Revision: applied, Ready: p.ready, LastSeen: timestamppb.New(now), Problems: slices.Concat(p.problems, p.unavailable),
+		Revision: applied, Ready: p.ready, LastSeen: timestamppb.New(now.Add(-silence)), Silence: durationpb.New(silence),
+		Problems: slices.Concat(p.problems, p.unavailable),
 	}
 }
 
 // lost returns what is kept of a peer whose stream has ended. The caller holds Nodes.mutex.
 func (p *peer) lost(applied uint64) *ballastv1.NodeStatus {
-	n := p.status(time.Now(), applied)
+	now := time.Now()
+	n := p.status(now, applied)
+	n.LastSeen, n.Silence = timestamppb.New(now), nil // it was connected until now
 	n.Ready, n.Problems = ReadyLost, []string{NotConnected}
 	if p.revoked {
 		n.Problems = []string{"its certificate is revoked"}

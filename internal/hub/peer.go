@@ -35,9 +35,10 @@ type peer struct {
 	bytes     *rate.Limiter
 	taken     int64 // bytes of the stream that the limiter knows of; of the goroutine that receives
 
-	slow    atomic.Bool // it took nothing for Limits.WriteTimeout
-	end     chan error  // why the stream has to end, from outside
-	revoked bool        // its certificate is, now that the stream has ended
+	heard   atomic.Int64 // when its last message came, a time.Duration after since
+	slow    atomic.Bool  // it took nothing for Limits.WriteTimeout
+	end     chan error   // why the stream has to end, from outside
+	revoked bool         // its certificate is, now that the stream has ended
 
 	// Nodes.mutex guards what follows.
 	rival string // host whose stream this one replaced; empty: none, or long ago

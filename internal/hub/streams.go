@@ -243,6 +243,7 @@ func (s *streams) receive(conn *stream, p *peer) error {
 			}
 			return err
 		}
+		p.heard.Store(int64(time.Since(p.since)))
 		read := p.call.read.Load()
 		s.metrics.received(read - p.taken)
 		allowed := p.messages.Allow() && p.bytes.AllowN(time.Now(), int(read-p.taken))

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/model"
 )
@@ -78,8 +80,9 @@ func TestADrainOfTheRingEndsWhenOthersHaveEverything(t *testing.T) {
 
 func TestALostNodeIsForgotten(t *testing.T) {
 	byEveryWay(t, func(t *testing.T, ctl *terminal) {
-		ctl.memory.Members = []*ballastv1.NodeStatus{{Role: "lb", Name: "lb7", Ready: "lost"}, {Role: "agent", Name: "s1", Epochs: []uint32{3, 4}, Epoch: 4}}
-		ctl.expect("nodes", "REVISION  KEYS", "3,4*")
+		ctl.memory.Members = []*ballastv1.NodeStatus{{Role: "lb", Name: "lb7", Ready: "lost"}, {Role: "agent", Name: "s1", Epochs: []uint32{3, 4}, Epoch: 4, Silence: durationpb.New(64 * time.Second)}}
+		ctl.expect("nodes", "REVISION  KEYS", "3,4*", "1m4s ago")
+		ctl.expect("node list -o json", `"silence_seconds": 64`)
 		ctl.expect("node forget lb7", "lb7: forgotten")
 		ctl.refuse("node forget lb7", "not lost")
 		ctl.refuse("node forget s1", "not lost")

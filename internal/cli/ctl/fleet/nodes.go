@@ -30,6 +30,7 @@ type nodeRow struct {
 	Ready        string      `json:"ready,omitempty"` // yes, no, lost
 	Since        time.Time   `json:"since,omitzero"`
 	LastSeen     time.Time   `json:"last_seen,omitzero"`
+	Silence      *float64    `json:"silence_seconds,omitempty"` // since the last message of one that is connected: so old is what is told of it
 	Revision     uint64      `json:"revision,omitempty"`
 	Services     []string    `json:"services,omitempty"`
 	Epochs       []uint32    `json:"epochs,omitempty"` // of the keys that it has
@@ -81,6 +82,9 @@ func nodeRows(c *ask.Control, cmd *cobra.Command) ([]nodeRow, error) {
 func nodeRowOf(n *ballastv1.NodeStatus) (nodeRow, error) {
 	row := nodeRow{Role: n.Role, Name: n.Name, Address: n.Address, Version: n.Version, Revision: n.Revision, Services: n.Services, Problems: n.Problems,
 		Epochs: n.Epochs, Epoch: n.Epoch, Health: n.Health, HealthDetail: n.HealthDetail, Ready: n.Ready, Since: timeOf(n.Since), LastSeen: timeOf(n.LastSeen)}
+	if n.Silence != nil {
+		row.Silence = new(n.Silence.AsDuration().Seconds())
+	}
 	if n.Node == nil {
 		return row, nil
 	}
@@ -108,14 +112,11 @@ func printNodes(table *command.Table, rows []nodeRow) {
 	if table.Wide {
 		row("TIER\tID\tSTATE\tHEALTH", "PROBLEMS", "ROLE\tNAME\tADDRESS\tVERSION\tREADY\tSINCE\tLAST SEEN\tREVISION\tKEYS\tLEADS")
 	} else {
-		row("TIER\tSTATE\tHEALTH", "PROBLEMS", "ROLE\tNAME\tADDRESS\tREADY\tREVISION\tKEYS")
+		row("TIER\tSTATE\tHEALTH", "PROBLEMS", "ROLE\tNAME\tADDRESS\tREADY\tLAST SEEN\tREVISION\tKEYS")
 	}
 	for i := range rows {
 		n := &rows[i]
-		since, seen, revision, leads := "-", "-", "-", "-"
-		if n.Ready == "lost" {
-			seen = n.LastSeen.Format(time.RFC3339)
-		}
+		since, seen, revision, leads := "-", n.seen(), "-", "-"
 		if !n.Since.IsZero() {
 			since = n.Since.Format(time.RFC3339)
 		}
@@ -127,11 +128,22 @@ func printNodes(table *command.Table, rows []nodeRow) {
 		}
 		if !table.Wide {
 			tier := strings.Split(n.tier(), "\t")
-			row(strings.Join(slices.Delete(tier, 1, 2), "\t"), strings.Join(n.Problems, "; "), n.Role, n.Name, n.Address, command.OrDash(n.Ready), revision, n.keys())
+			row(strings.Join(slices.Delete(tier, 1, 2), "\t"), strings.Join(n.Problems, "; "), n.Role, n.Name, n.Address, command.OrDash(n.Ready), seen, revision, n.keys())
 			continue
 		}
 		row(n.tier(), strings.Join(n.Problems, "; "), n.Role, n.Name, n.Address, n.Version, command.OrDash(n.Ready), since, seen, revision, n.keys(), leads)
 	}
+}
+
+// seen is how old what is told of it is.
+func (n *nodeRow) seen() string {
+	switch {
+	case n.Ready == "lost":
+		return n.LastSeen.Format(time.RFC3339)
+	case n.Silence == nil:
+		return "-"
+	}
+	return time.Duration(*n.Silence*float64(time.Second)).Truncate(time.Second).String() + " ago"
 }
 
 // keys are the epochs that it has.

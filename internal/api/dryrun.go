@@ -43,10 +43,11 @@ func Dangers(ctx context.Context, d knowsServers, before, after *model.Fleet) []
 
 // Living is fleet.Living, by what is known of connections now.
 func Living(ctx context.Context, d knowsServers, before, after *model.Fleet) []string {
-	return fleet.Living(before, after, living(ctx, d))
+	return fleet.Living(before, after, Counting(ctx, d))
 }
 
-func living(ctx context.Context, d knowsServers) func(service string, id uint16) fleet.Connections {
+// Counting tells what is known of connections of servers now.
+func Counting(ctx context.Context, d knowsServers) func(service string, id uint16) fleet.Connections {
 	type key struct {
 		service string
 		id      uint32

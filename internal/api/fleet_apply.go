@@ -27,6 +27,7 @@ func (f *fleetAPI) Apply(ctx context.Context, r *ballastv1.ApplyRequest) (*balla
 		return nil, refusal(err)
 	}
 	var risks, kept, removals []string
+	var joining model.Fleet
 	remedy := "change keys with `ballast ctl key rotate`, apply a file without keys:, or say --force-keys"
 	answer, err := f.carefully(ctx, r.DryRun, r.Force, func(n *fleet.Desired) error {
 		running, next := &n.Running, wanted.Clone()
@@ -59,6 +60,7 @@ func (f *fleetAPI) Apply(ctx context.Context, r *ballastv1.ApplyRequest) (*balla
 			}
 		}
 		inOrderOf(&next, earlier)
+		joining = next.Clone()
 		if r.Exact {
 			n.Base = running.Clone()
 		}
@@ -73,7 +75,7 @@ func (f *fleetAPI) Apply(ctx context.Context, r *ballastv1.ApplyRequest) (*balla
 		if !r.DryRun && (r.AllowRemove || r.Force) {
 			return nil
 		}
-		if removals = fleet.Removals(&before, &n.Running, living(ctx, f.desired)); len(removals) > 0 && !r.DryRun {
+		if removals = fleet.Removals(&before, &n.Running, Counting(ctx, f.desired)); len(removals) > 0 && !r.DryRun {
 			return connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("nothing was changed: is the file whole? %s: if that is meant, repeat it with allow_remove (ballast ctl: --allow-remove)",
 				strings.Join(removals, "; ")))
 		}
@@ -83,6 +85,7 @@ func (f *fleetAPI) Apply(ctx context.Context, r *ballastv1.ApplyRequest) (*balla
 		return nil, refusal(err)
 	}
 	answer.Kept = kept
+	answer.Notes = f.unjoined(ctx, &joining)
 	if r.DryRun {
 		answer.KeyRisks, answer.Removals = risks, removals
 	}

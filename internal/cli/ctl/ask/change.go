@@ -112,7 +112,7 @@ type Outcome struct {
 	Changes  []string `json:"changes"`
 	Revision uint64   `json:"revision,omitempty"`
 	ID       uint32   `json:"id,omitempty"`    // of a server or node that was added
-	Notes    []string `json:"notes,omitempty"` // why it has less effect than it seems
+	Notes    []string `json:"notes,omitempty"` // why it has less effect than it seems; of apply, names that nobody has joined by
 	DryRun   bool     `json:"dry_run,omitempty"`
 	Warnings []string `json:"warnings,omitempty"` // of a dry run: what of it harms clients or cannot be taken back
 	Live     []string `json:"live,omitempty"`     // of a dry run: what becomes of connections that live

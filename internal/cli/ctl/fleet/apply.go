@@ -82,7 +82,7 @@ func (a *application) apply(cmd *cobra.Command, request *ballastv1.ApplyRequest,
 	if err != nil {
 		return place(err)
 	}
-	done := applied{Outcome: ask.Outcome{Changes: command.NonNil(answer.Changes), Revision: answer.Revision, Live: answer.Live}, Warnings: command.NonNil(answer.Warnings), Kept: answer.Kept, KeyRisks: answer.KeyRisks, Removals: answer.Removals}
+	done := applied{Outcome: ask.Outcome{Changes: command.NonNil(answer.Changes), Revision: answer.Revision, Live: answer.Live, Notes: answer.Notes}, Warnings: command.NonNil(answer.Warnings), Kept: answer.Kept, KeyRisks: answer.KeyRisks, Removals: answer.Removals}
 	out := cmd.OutOrStdout()
 	if !a.Structured() {
 		ask.ShowPlan(cmd, done.Outcome)

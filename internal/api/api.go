@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"connectrpc.com/connect"
 )
@@ -39,6 +40,15 @@ type Config struct {
 	Path   string `json:"path"`
 	SHA256 string `json:"sha256"` // hex, of the content last applied
 	Error  string `json:"error"`  // why the file as it is now was refused; empty: it was not
+	// RefusedSince is when the daemon first refused what is there instead of what it runs by: another error since then is no new beginning.
+	RefusedSince *time.Time `json:"refused_since,omitempty"`
+}
+
+// Refuse notes why the file as it is now does not run.
+func (c *Config) Refuse(why string, now time.Time) {
+	if c.Error = why; c.RefusedSince == nil {
+		c.RefusedSince = new(now.UTC().Truncate(time.Second))
+	}
 }
 
 // ServeHealth answers PathHealth: 200, or 503 with what keeps the daemon from its work, a line each.

@@ -12,15 +12,18 @@ import (
 const (
 	PathServices     = "/v1/services"        // GET
 	PathConfigDiff   = "/v1/config/diff"     // GET
-	PathConfigAction = "/v1/config/{action}" // POST: reload, also of an agent; reset; both also with Force=true
+	PathConfigAction = "/v1/config/{action}" // POST: reload, also of an agent; reset; both also with parameters
 	PathTrace        = "/v1/trace"           // GET, a stream of TraceEvent
 	PathSessions     = "/v1/sessions"        // GET
 	PathMetrics      = "/metrics"            // GET, Prometheus; also by TCP
 	PathHealth       = "/healthz"            // GET, by TCP alone: 200 while the daemon does its work
 )
 
-// Force is the parameter of a reload or reset that takes what living connections do not survive.
-const Force = "force"
+// Parameters of reload and reset.
+const (
+	Force       = "force"        // take what living connections do not survive
+	AllowRemove = "allow-remove" // of a reload: take a file that may be half of one
+)
 
 // LBStatus is what a load balancer adds to Status.
 type LBStatus struct {

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"net/netip"
+	"time"
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/daemon/statefile"
@@ -92,6 +93,7 @@ type daemonFacts struct {
 	Path          string // of its configuration file
 	SHA256        string
 	Refused       string
+	RefusedSince  *time.Time
 	Interfaces    map[string]string // name -> XDP mode
 	Problems      []string
 	Filtered      []filtered.Cause

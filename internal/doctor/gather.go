@@ -172,6 +172,7 @@ func gatherDaemon(ctx context.Context, o Options) (d daemonFacts) {
 	d.Server, d.ByControllers, d.Interfaces = status.Server, status.ByControllers, status.Interfaces
 	d.Name, d.Replicas, d.Filtered = status.Name, status.Replicas, status.Filtered
 	d.Path, d.SHA256, d.Refused = status.Config.Path, status.Config.SHA256, status.Config.Error
+	d.RefusedSince = status.Config.RefusedSince
 	return d
 }
 

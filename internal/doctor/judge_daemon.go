@@ -5,12 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/model"
 )
+
+// reloadBy is what a daemon's refusal of its file says takes it all the same.
+var reloadBy = regexp.MustCompile("config reload( --" + api.Force + "| --" + api.AllowRemove + ")+")
 
 // judgeRole says when nothing tells what this host is: it guesses nothing.
 func judgeRole(f *facts) []Finding {
@@ -96,11 +101,14 @@ func judgeDaemon(f *facts) (out []Finding) {
 	}
 	if d.Refused != "" {
 		what, remedy := "refused the file and goes on with the one before: ", "correct the file"
-		if strings.Contains(d.Refused, "config reload --force") {
-			remedy += "; or, if it is right, " + api.Ctl(f.Instance) + " config reload --force"
+		if how := reloadBy.FindString(d.Refused); how != "" {
+			remedy += "; or, if it is right, " + api.Ctl(f.Instance) + " " + how
 		}
 		if d.ByControllers {
 			what, remedy = "refused what controllers say and goes on with what it has: ", "change the fleet so that it is possible; upgrade this node if it is older than the controllers"
+		}
+		if d.RefusedSince != nil {
+			what = "since " + d.RefusedSince.Format(time.RFC3339) + " " + what
 		}
 		out = append(out, Finding{"daemon", subject, Problem, what + d.Refused, remedy})
 	} else if f.File.Err == nil && f.File.SHA256 != "" && f.File.SHA256 != d.SHA256 && !d.ByControllers {

@@ -307,7 +307,7 @@ func (d *daemon) reload(how configfile.Taking) (changed api.Changed, err error) 
 	d.reading.Lock()
 	defer d.reading.Unlock()
 	file, err := configfile.Load(d.options.Config, d.log)
-	d.reconciler.Do(func(r *reconciler) { changed.Changes, err = r.reload(file, err, how) })
+	d.reconciler.Do(func(r *reconciler) { changed, err = r.reload(file, err, how) })
 	return changed, err
 }
 

@@ -194,31 +194,37 @@ func (r *reconciler) attachLate() {
 }
 
 // reload applies a configuration file that was read, if it was; one that cannot be applied is refused and the old state is kept. By force
-// it is taken although living connections lose their server. It returns what changed, a line each.
-func (r *reconciler) reload(file *config.File, err error, how configfile.Taking) (changes []string, _ error) {
+// it is taken although living connections lose their server. It returns what changed, or would.
+func (r *reconciler) reload(file *config.File, err error, how configfile.Taking) (changed api.Changed, _ error) {
 	refused := r.file.Error
 	if err == nil && !how.Force {
 		if err = r.serving.KeepsCookies(file, r.known); err != nil {
 			err = configfile.ByForce(err, r.instance, "reload")
 		}
 	}
+	if err == nil && r.known {
+		changed.Warnings = r.serving.Losses(file)
+		if err = how.Whole(changed.Warnings, r.instance); err != nil {
+			err = fmt.Errorf("%s: %w", file.Path, err)
+		}
+	}
 	if how.DryRun {
 		if err == nil {
-			changes, err = r.serving.Foresee(file)
+			changed.Changes, err = r.serving.Foresee(file)
 		}
-		return changes, err
+		return changed, err
 	}
-	if err == nil {
+	if changed.Warnings = nil; err == nil {
 		generation := r.serving.Generation
 		if err = r.apply(file); r.serving.Generation != generation {
-			changes = append(changes, fmt.Sprintf("serves %s", cmp.Or(strings.Join(r.serving.Names(), ", "), "nothing")))
+			changed.Changes = append(changed.Changes, fmt.Sprintf("serves %s", cmp.Or(strings.Join(r.serving.Names(), ", "), "nothing")))
 		}
 	}
 	if err == nil && !r.known {
 		r.attachLate()
 	}
 	configfile.Note(&r.file, refused, err, r.log)
-	return changes, err
+	return changed, err
 }
 
 // adopt applies a controller's state, or keeps the old one.
@@ -234,7 +240,7 @@ func (r *reconciler) adopt(controller string, state *ballastv1.State) error {
 	}
 	if err != nil {
 		r.desired.Node, r.desired.Tickets = before, tickets
-		r.file.Error = fmt.Sprintf("state %d of controller %s: %s", state.Revision, controller, err)
+		r.file.Refuse(fmt.Sprintf("state %d of controller %s: %s", state.Revision, controller, err), time.Now())
 		return err
 	}
 	r.desired.Revision = state.Revision
@@ -283,9 +289,9 @@ func (r *reconciler) networkChanged() {
 	}
 	local, err := netdev.LocalAddresses()
 	if err == nil && r.serving.Moved(local) {
-		refused := r.file.Error
+		before := r.file
 		err = r.apply(r.serving.Applied)
-		r.file.Error = refused
+		r.file = before
 	}
 	r.attachLate()
 	r.features.joins.Follow()

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,6 +19,8 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/config"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // Refused is the metric of a daemon whose file, or what controllers sent instead, is refused.
@@ -98,7 +101,7 @@ func Watch(ctx context.Context, path string, changed func()) error {
 func Note(file *api.Config, refused string, err error, log *slog.Logger) {
 	switch {
 	case err != nil:
-		if file.Error = err.Error(); file.Error != refused {
+		if file.Refuse(err.Error(), time.Now()); file.Error != refused {
 			log.Error("configuration refused, the old state is kept", "error", err)
 		}
 	case refused != "":
@@ -113,13 +116,37 @@ func ByForce(err error, instance, action string) error {
 
 // Taking is how a file is taken.
 type Taking struct {
-	DryRun bool // only tell what would change
-	Force  bool // although living connections lose their servers
+	DryRun      bool // only tell what would change
+	Force       bool // although living connections lose their servers
+	AllowRemove bool // although it may be half a file
+}
+
+// Losses are what a file that was read because it had changed, from a fleet that runs to another, may have lost by being cut off, one line each: nobody has
+// looked at it. nil: nothing.
+func Losses(from, to *model.Fleet, living func(service string, id uint16) fleet.Connections) []string {
+	lines := fleet.Removals(from, to, living)
+	if some := func(s model.Service) bool { return len(s.Servers) > 0 }; len(lines) == 0 && len(to.Services) == 0 && slices.ContainsFunc(from.Services, some) {
+		lines = []string{"every service goes"}
+	}
+	return lines
+}
+
+// Whole refuses a file that has lost something, unless somebody has said that it is meant.
+func (t Taking) Whole(losses []string, instance string) error {
+	if len(losses) == 0 || t.AllowRemove || t.DryRun {
+		return nil
+	}
+	reload := api.Ctl(instance) + " config reload"
+	if t.Force {
+		reload += " --" + api.Force
+	}
+	return fmt.Errorf("is it whole? %s; if that is meant: `%s --%s` takes it", strings.Join(losses, "; "), reload, api.AllowRemove)
 }
 
 // Asked reads the file, or goes back to it, because somebody asks for it.
 func Asked(r *http.Request, dryRun bool, log *slog.Logger, take func(Taking) (api.Changed, error)) (any, error) {
-	how := Taking{DryRun: dryRun, Force: r.URL.Query().Get(api.Force) == "true"}
+	said := func(name string) bool { return r.URL.Query().Get(name) == "true" }
+	how := Taking{DryRun: dryRun, Force: said(api.Force), AllowRemove: said(api.AllowRemove)}
 	if how.Force && !dryRun {
 		log.Warn("the configuration is read by force: living connections may lose their servers", "by", api.CallerName(r.Context()))
 	}

@@ -68,7 +68,7 @@ func (c changing) applyState(controller string, message *ballastv1.State) error 
 	if err != nil {
 		c.revision = revision
 		c.note(func(o *outcome) {
-			o.config.Error = fmt.Sprintf("state %d of controller %s: %s", message.Revision, controller, err)
+			o.config.Refuse(fmt.Sprintf("state %d of controller %s: %s", message.Revision, controller, err), time.Now())
 		})
 		return err
 	}

@@ -18,7 +18,7 @@ func (c changing) begin(file *config.File) error {
 	if file == nil {
 		return c.reconcile(c.state)
 	}
-	_, err := c.applyFile(file, configfile.Taking{})
+	_, err := c.applyFile(file, configfile.Taking{AllowRemove: true}) // people start it by what they have written
 	var breaks *fleet.Breaks
 	if !errors.As(err, &breaks) {
 		return err
@@ -30,8 +30,8 @@ func (c changing) begin(file *config.File) error {
 	return c.reconcile(c.state)
 }
 
-// Reload applies the configuration file as it is now; one that cannot be applied is refused and the old state is kept. By force it is taken
-// although living connections lose their servers.
+// Reload applies the configuration file as it is now; one that cannot be applied, or that may be half of one, is refused and the old state is kept.
+// By force it is taken although living connections lose their servers.
 func (cs *changes) Reload(how configfile.Taking) (changed api.Changed, err error) {
 	err = cs.change(func(c changing) error {
 		refused := c.outcome.Load().config.Error
@@ -54,11 +54,17 @@ func (c changing) applyFile(file *config.File, how configfile.Taking) (changed a
 	if how.Force {
 		take = next.ForceFile
 	}
-	changed.Changes, err = take(file.Fleet, time.Now())
+	var losses []string
+	if changed.Changes, err = take(file.Fleet, time.Now()); err == nil {
+		losses = configfile.Losses(&c.state.Running, &next.Running, api.Counting(context.Background(), fleetAPI{observer{c.changes}}))
+		err = how.Whole(losses, c.options.Instance)
+	}
 	if err = c.takeFile(next, "reload", how, &changed, err); err != nil {
 		return api.Changed{}, fmt.Errorf("%s: %w", file.Path, err)
 	}
-	if !how.DryRun {
+	if how.DryRun {
+		changed.Warnings = append(changed.Warnings, losses...)
+	} else {
 		c.note(func(o *outcome) { o.config, o.stale = api.Config{Path: file.Path, SHA256: file.SHA256}, false })
 		c.logChanges("file", changed.Changes)
 	}

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"os"
+	"strings"
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/lab/await"
@@ -70,6 +72,8 @@ func (r *Rollout) awaitConfig(d *Daemon, content []byte) {
 		switch {
 		case err != nil:
 			return err
+		case strings.Contains(status.Config.Error, "--"+api.AllowRemove): // it is what the trial means
+			return r.Client(d.Node).Do(r.lab.Context, http.MethodPost, strings.Replace(api.PathConfigAction, "{action}", "reload", 1)+"?"+api.AllowRemove+"=true", nil, &api.Changed{})
 		case status.Config.Error != "":
 			return errors.New("it refused the file: " + status.Config.Error)
 		case status.Config.SHA256 != want:

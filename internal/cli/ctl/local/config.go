@@ -17,11 +17,15 @@ func Config(c *ask.Control) *cobra.Command {
 	cmd := &cobra.Command{Use: "config", Short: "Compare a daemon's state with its configuration file, and reload the file"}
 	act := func(name string, act *cobra.Command) *cobra.Command {
 		force := act.Flags().Bool("force", false, "even if living connections lose their servers")
+		allowRemove := new(false)
+		if name == "reload" {
+			allowRemove = act.Flags().Bool(api.AllowRemove, false, "even if services whose connections live are gone, or more than a third of a service's servers")
+		}
 		c.CanPlan(act)
 		act.Use = name
 		act.RunE = func(cmd *cobra.Command, _ []string) error {
 			path := strings.Replace(api.PathConfigAction, "{action}", name, 1)
-			return c.ChangeLocal(cmd, http.MethodPost, fmt.Sprintf("%s?%s=%t", path, api.Force, *force), nil)
+			return c.ChangeLocal(cmd, http.MethodPost, fmt.Sprintf("%s?%s=%t&%s=%t", path, api.Force, *force, api.AllowRemove, *allowRemove), nil)
 		}
 		return act
 	}

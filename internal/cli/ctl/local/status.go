@@ -96,7 +96,11 @@ func printStatus(out *command.Table, s anyStatus) {
 	printTier(out, &s.LBStatus)
 	printReplicas(out, s.Replicas)
 	if s.Config.Error != "" {
-		out.Line("refused\t%s", s.Config.Error)
+		since := ""
+		if s.Config.RefusedSince != nil {
+			since = ", since " + s.Config.RefusedSince.UTC().Format(time.RFC3339)
+		}
+		out.Line("refused\t%s%s", s.Config.Error, since)
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Interfaces)) {
 		out.Line("interface\t%s (%s)", name, s.Interfaces[name])

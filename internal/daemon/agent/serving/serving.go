@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/config"
+	"github.com/ballast-lb/ballast/internal/daemon/configfile"
 	"github.com/ballast-lb/ballast/internal/daemon/paths"
 	"github.com/ballast-lb/ballast/internal/linux/load"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
@@ -325,6 +326,23 @@ func (s *Serving) KeepsCookies(next *config.File, running bool) error {
 		return nil
 	}
 	return fmt.Errorf("%s: %w (%d live here)", next.Path, err, living)
+}
+
+// Losses are what a file may have lost by being cut off, of services that the one before names this host in; see configfile.Losses. Connections of all
+// services are counted together: where none lives, a service may go.
+func (s *Serving) Losses(next *config.File) []string {
+	mine := Mine(s.name, s.local)
+	here := model.Fleet{Services: slices.Clone(s.Applied.Fleet.Services)}
+	here.Services = slices.DeleteFunc(here.Services, func(service model.Service) bool {
+		server, _ := plan.ServerHere(&service, mine)
+		return server == nil
+	})
+	if len(here.Services) == 0 {
+		return nil
+	}
+	byParity, err := s.path.Echoes()
+	none := err == nil && byParity[0]+byParity[1] == 0
+	return configfile.Losses(&here, &next.Fleet, func(string, uint16) fleet.Connections { return fleet.Connections{Known: none} })
 }
 
 // keepsServed compares with the rows that are published, by this process or an earlier one, whatever services and servers are called. What

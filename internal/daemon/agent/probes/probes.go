@@ -47,7 +47,7 @@ type Probes struct {
 	absent     []netip.Addr // VIPs that are no address of this host
 	services   []plan.AgentService
 	translates string // what may take their packets all the same; empty: nothing translates addresses here
-	ports      map[netip.AddrPort]*port
+	ports      map[target]*port
 }
 
 // way is how answers to a client leave.
@@ -58,12 +58,15 @@ type way struct {
 
 // port is one that SYNs are sent to.
 type port struct {
+	of         target
+	walk       walk // of a range
 	service    *model.Service
-	probe      server.Probe // the last one
+	probe      server.Probe // the last one, or the next one of a range
 	sent       time.Time    // zero: none yet
 	open       bool         // what becomes of it is not known yet
 	lost       int          // in a row
 	fate       server.Fate  // of the last one that something became of, or nothing in time
+	shown      uint16       // which port that was
 	known      bool         // there is one
 	since      time.Time    // when that was so first
 	at         time.Time    // when it was so last
@@ -73,17 +76,17 @@ type port struct {
 // New returns those of a host that serves nothing yet. route tells by which device answers to an address leave; they must not wait for a neighbour,
 // as that of a load balancer that is switched off answers nobody: a probe from its address would seem lost.
 func New(path Path, route func(netip.Addr) (*net.Interface, error)) *Probes {
-	return &Probes{path: path, route: route, ports: map[netip.AddrPort]*port{}}
+	return &Probes{path: path, route: route, ports: map[target]*port{}}
 }
 
 // Set takes the services of this host, which of their VIPs it does not have, and what translates addresses here, empty: nothing.
 func (p *Probes) Set(services []plan.AgentService, absent []netip.Addr, translates string) {
 	p.services, p.absent, p.translates = services, absent, translates
-	wanted := map[netip.AddrPort]*port{}
+	wanted := map[target]*port{}
 	for _, s := range services {
 		for _, at := range p.targets(s.Service, netip.Addr{}) {
 			if wanted[at] = p.ports[at]; wanted[at] == nil {
-				wanted[at] = &port{probe: server.Probe{Service: at, Client: netip.AddrPortFrom(netip.Addr{}, uint16(rand.N(lastPort)))}}
+				wanted[at] = &port{of: at, walk: walk{at: at.first.Port()}, probe: server.Probe{Service: at.first, Client: netip.AddrPortFrom(netip.Addr{}, uint16(rand.N(lastPort)))}}
 			}
 			wanted[at].service = s.Service
 		}
@@ -91,9 +94,8 @@ func (p *Probes) Set(services []plan.AgentService, absent []netip.Addr, translat
 	p.ports = wanted
 }
 
-// targets are what is probed of a service, at one VIP or, without one, at all that this host does not have: each port by itself, and the first
-// one of ranges.
-func (p *Probes) targets(s *model.Service, vip netip.Addr) (list []netip.AddrPort) {
+// targets are what is probed of a service, at one VIP or, without one, at all that this host does not have.
+func (p *Probes) targets(s *model.Service, vip netip.Addr) (list []target) {
 	if s.Protocol != model.ProtocolTCP {
 		return nil
 	}
@@ -102,10 +104,10 @@ func (p *Probes) targets(s *model.Service, vip netip.Addr) (list []netip.AddrPor
 			continue
 		}
 		for _, number := range s.Ports {
-			list = append(list, netip.AddrPortFrom(at, number))
+			list = append(list, target{first: netip.AddrPortFrom(at, number)})
 		}
 		for _, r := range s.PortRanges {
-			list = append(list, netip.AddrPortFrom(at, max(r.First, 1)))
+			list = append(list, target{netip.AddrPortFrom(at, max(r.First, 1)), r.Last})
 		}
 	}
 	return list
@@ -120,7 +122,7 @@ func (p *Probes) Look(now time.Time, programs func(device *net.Interface) bool, 
 		if one.open {
 			p.judge(one, now)
 		}
-		if again := one.lost > 0 && one.lost < tries || one.unprobable != ""; !one.open && (again || now.Sub(one.sent) >= period) {
+		if again := one.lost > 0 && one.lost < tries || one.unprobable != ""; !one.open && (again || now.Sub(one.sent) >= one.of.period()) {
 			due = append(due, one)
 		}
 	}
@@ -156,10 +158,22 @@ func (p *Probes) judge(one *port, now time.Time) {
 	} else if one.lost++; one.lost < tries {
 		return
 	}
+	number := one.probe.Service.Port()
+	if one.of.last != 0 {
+		one.lost = 0
+		whole := one.walk.judge(one.of, number, fate, now)
+		one.probe.Service = netip.AddrPortFrom(one.probe.Service.Addr(), p.next(one))
+		if !whole {
+			if one.known {
+				one.at = now
+			}
+			return
+		}
+	}
 	if !one.known || taken(one.fate) != taken(fate) {
 		one.since = now
 	}
-	one.fate, one.known, one.at = fate, true, now
+	one.fate, one.shown, one.known, one.at = fate, number, true, now
 }
 
 // taken: whoever the packet is for has it, with or without a listener.
@@ -243,7 +257,7 @@ func (p *Probes) lost(s *model.Service, vip netip.Addr, now time.Time, matters f
 			}
 		}
 	}
-	if len(targets) == 0 || slices.ContainsFunc(targets, func(at netip.AddrPort) bool { return p.ports[at] == nil || !p.fresh(p.ports[at], now) }) {
+	if len(targets) == 0 || slices.ContainsFunc(targets, func(at target) bool { return p.ports[at] == nil || !p.fresh(p.ports[at], now) }) {
 		return p.without(vip)
 	}
 	return ""
@@ -259,12 +273,16 @@ func (p *Probes) without(vip netip.Addr) string {
 
 // problem of a port whose packets are lost.
 func (one *port) problem() string {
-	how := map[server.Fate]string{server.ProbeUnanswered: "nothing answers", server.ProbeRejected: "a rule of this host resets them",
-		server.ProbeReturned: "this host sends them back to the network"}[one.fate]
-	at := one.probe.Service
+	at := netip.AddrPortFrom(one.probe.Service.Addr(), one.shown)
 	return fmt.Sprintf("%s is not an address of this host, and since %s SYNs to its tcp port %d are lost here: %s: look whether a rule of address translation takes them to an "+
 		"application that runs (on a node of Kubernetes: kube-proxy, and a ready pod of the service on this node), or whether a firewall drops them; if only some clients may connect, name them in the service's allow",
-		at.Addr(), one.since.UTC().Format(time.RFC3339), at.Port(), how)
+		at.Addr(), one.since.UTC().Format(time.RFC3339), at.Port(), how(one.fate))
+}
+
+// how packets are lost.
+func how(fate server.Fate) string {
+	return map[server.Fate]string{server.ProbeUnanswered: "nothing answers", server.ProbeRejected: "a rule of this host resets them",
+		server.ProbeReturned: "this host sends them back to the network"}[fate]
 }
 
 // Obstacles are why packets of services are lost, or may be. problems: of which services that cannot be known.
@@ -284,6 +302,7 @@ func (p *Probes) Obstacles(now time.Time) (found, problems []string) {
 					vip, s.Service.Protocol))
 			default:
 				found = append(found, p.unknown(targets, now)...)
+				problems = append(problems, p.holes(targets)...)
 			}
 		}
 	}
@@ -293,14 +312,14 @@ func (p *Probes) Obstacles(now time.Time) (found, problems []string) {
 }
 
 // unknown tells of ports that no probe has shown anything of lately.
-func (p *Probes) unknown(targets []netip.AddrPort, now time.Time) (list []string) {
+func (p *Probes) unknown(targets []target, now time.Time) (list []string) {
 	for _, at := range targets {
 		one := p.ports[at]
 		if one == nil || p.fresh(one, now) {
 			continue
 		}
 		why := cmp.Or(one.unprobable, "no probe has shown it yet")
-		list = append(list, fmt.Sprintf("%s is not an address of this host: whether packets to its tcp port %d are taken here is not known: %s", at.Addr(), at.Port(), why))
+		list = append(list, fmt.Sprintf("%s is not an address of this host: whether packets to its tcp port %d are taken here is not known: %s", at.first.Addr(), one.probe.Service.Port(), why))
 	}
 	return list
 }
@@ -308,8 +327,9 @@ func (p *Probes) unknown(targets []netip.AddrPort, now time.Time) (list []string
 // Status returns what is known of each port.
 func (p *Probes) Status(now time.Time) (list []api.ProbedPort) {
 	for at, one := range p.ports {
-		probed := api.ProbedPort{At: at, State: api.ProbeUnknown, Client: one.probe.Client.Addr()}
+		probed := api.ProbedPort{At: at.first, State: api.ProbeUnknown, Client: one.probe.Client.Addr()}
 		if one.known {
+			probed.At = netip.AddrPortFrom(at.first.Addr(), one.shown)
 			age := api.InSeconds(now.Sub(one.at))
 			probed.Age = &age
 		}

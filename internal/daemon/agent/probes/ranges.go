@@ -1,0 +1,128 @@
+package probes
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/ballast-lb/ballast/internal/linux/server"
+	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/plan"
+)
+
+// Implementation constants of ranges, whose ports take turns. Applications and firewalls may leave some of a range out, so that single ports say little.
+const (
+	turn    = time.Second // between two probes of a range
+	inARow  = 3           // ports of a range whose packets are lost, until all are
+	askHole = 5           // turns from one of a port whose packets were lost to its next
+)
+
+// target is what gets SYNs: a port, or a range.
+type target struct {
+	first netip.AddrPort
+	last  uint16 // of a range; 0: it is a single port
+}
+
+// period between two probes.
+func (t target) period() time.Duration {
+	if t.last == 0 {
+		return period
+	}
+	return turn
+}
+
+// size is how many ports there are.
+func (t target) size() uint32 {
+	if t.last == 0 {
+		return 1
+	}
+	return uint32(t.last) - uint32(t.first.Port()) + 1
+}
+
+// after is the port that comes after another one of a range: far from it, and in the end all have had their turn.
+func (t target) after(number uint16) uint16 {
+	first, size := uint32(t.first.Port()), t.size()
+	step := size * 618 / 1000
+	for step == 0 || divisor(step, size) != 1 {
+		step++
+	}
+	return uint16(first + (uint32(number)-first+step)%size)
+}
+
+// divisor is the greatest common one.
+func divisor(a, b uint32) uint32 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+// walk is through the ports of a range.
+type walk struct {
+	at    uint16 // the port whose turn was last
+	turns int
+	run   int // ports in a row whose packets were lost
+	hole  *hole
+}
+
+// hole is a port of a range whose packets are lost.
+type hole struct {
+	number uint16
+	fate   server.Fate
+	since  time.Time
+}
+
+// judge takes what became of a port's probe, and reports whether it counts for the whole range.
+func (w *walk) judge(of target, number uint16, fate server.Fate, now time.Time) bool {
+	known := w.hole != nil && w.hole.number == number
+	switch {
+	case taken(fate) && known:
+		w.hole, w.run = nil, 0
+	case taken(fate):
+		w.run = 0
+	case known:
+		w.hole.fate = fate
+	default:
+		w.hole = &hole{number, fate, now}
+		w.run++
+	}
+	return taken(fate) || w.run >= int(min(inARow, of.size()))
+}
+
+// next is the port of a range whose turn it is. Those that another service names are not its.
+func (p *Probes) next(one *port) uint16 {
+	w := &one.walk
+	if w.turns++; w.hole != nil && w.turns%askHole == 0 {
+		return w.hole.number
+	}
+	for range one.of.size() {
+		if w.at = one.of.after(w.at); !p.namedElsewhere(one, w.at) {
+			break
+		}
+	}
+	return w.at
+}
+
+// namedElsewhere reports whether another service has a port of a range, by itself or in a smaller one.
+func (p *Probes) namedElsewhere(one *port, number uint16) bool {
+	return slices.ContainsFunc(p.services, func(other plan.AgentService) bool {
+		s := other.Service
+		return s != one.service && s.Protocol == model.ProtocolTCP && slices.Contains(s.VIPs(), one.of.first.Addr()) &&
+			(slices.Contains(s.Ports, number) || slices.ContainsFunc(s.PortRanges, func(r model.PortRange) bool {
+				return r.Contains(number) && uint32(r.Last)-uint32(r.First) < one.of.size()-1
+			}))
+	})
+}
+
+// holes tells of ports of ranges whose packets are lost while those of others are taken.
+func (p *Probes) holes(targets []target) (list []string) {
+	for _, at := range targets {
+		if one := p.ports[at]; one != nil && one.walk.hole != nil {
+			h := one.walk.hole
+			list = append(list, fmt.Sprintf("%s is not an address of this host, and since %s SYNs to its tcp port %d, of %d to %d, are lost here, while others are taken: %s",
+				at.first.Addr(), h.since.UTC().Format(time.RFC3339), h.number, at.first.Port(), at.last, how(h.fate)))
+		}
+	}
+	return list
+}

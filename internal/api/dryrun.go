@@ -25,11 +25,14 @@ func WithDryRun(dryRun bool) connect.ClientOption {
 // knowsServers is Desired, as far as it tells of servers.
 type knowsServers interface {
 	Servers(ctx context.Context, service string) ([]*ballastv1.ServerStatus, error)
+	PredecessorConnections(service string) fleet.Connections
 }
 
-// Dangers is fleet.Dangers, by what is known of health now; where nothing is, nobody is unhealthy.
+// Dangers is fleet.Dangers and fleet.Orphaned, by what is known of health and connections now; where nothing is known of health, nobody is
+// unhealthy.
 func Dangers(ctx context.Context, d knowsServers, before, after *model.Fleet) []string {
-	return fleet.Dangers(before, after, func(service string) map[netip.Addr]bool {
+	orphaned := fleet.Orphaned(before, after, d.PredecessorConnections)
+	return append(orphaned, fleet.Dangers(before, after, func(service string) map[netip.Addr]bool {
 		found := map[netip.Addr]bool{}
 		servers, _ := d.Servers(ctx, service)
 		for _, s := range servers {
@@ -38,7 +41,7 @@ func Dangers(ctx context.Context, d knowsServers, before, after *model.Fleet) []
 			}
 		}
 		return found
-	})
+	})...)
 }
 
 // Living is fleet.Living, by what is known of connections now.

@@ -41,6 +41,9 @@ type Desired interface {
 	// Servers tells what is known of the servers of a service, or of all services if it is empty, removed ones that may still have
 	// connections included.
 	Servers(ctx context.Context, service string) ([]*ballastv1.ServerStatus, error)
+	// PredecessorConnections estimates how many connections went on to the predecessor of a service within the last minute. They are known where all
+	// load balancers have told that may send some there.
+	PredecessorConnections(service string) fleet.Connections
 	// Sources tells of the sources of servers of a service, or of all services if it is empty; none: servers are listed.
 	Sources(service string) []*ballastv1.SourceStatus
 	// LostLoadBalancers names those that are not connected, were not forgotten, and may still send connections by an older state.

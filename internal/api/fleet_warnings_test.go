@@ -153,6 +153,34 @@ func TestWhatHarmsNobodyNeedsNoForce(t *testing.T) {
 	must(t)(fleet.Apply(t.Context(), &ballastv1.ApplyRequest{Services: []*ballastv1.Service{renamed}}))
 }
 
+// Promise: A predecessor that connections still go to is removed by force alone, by `service set` and by `apply`.
+func TestAPredecessorThatIsNotIdleGoesByForceAlone(t *testing.T) {
+	memory := &apitest.Memory{Predecessors: map[string]uint64{"web": 7}}
+	fleet, _ := serveFleet(t, memory)
+	with := web(at("10.0.0.1"))
+	with.Predecessor = &ballastv1.Predecessor{Addresses: &ballastv1.Addresses{Addresses: []string{"10.0.0.9"}}}
+	without := web(at("10.0.0.1"))
+	must(t)(fleet.Apply(t.Context(), &ballastv1.ApplyRequest{Services: []*ballastv1.Service{with}}))
+	none := &ballastv1.Service{Predecessor: &ballastv1.Predecessor{Addresses: &ballastv1.Addresses{}}}
+	for name, remove := range map[string]func(force bool) (*ballastv1.ChangeResponse, error){
+		"set": func(force bool) (*ballastv1.ChangeResponse, error) { return put(t, none)(fleet, force) },
+		"apply": func(force bool) (*ballastv1.ChangeResponse, error) {
+			return fleet.Apply(t.Context(), &ballastv1.ApplyRequest{Services: []*ballastv1.Service{without}, Force: force})
+		},
+	} {
+		memory.Predecessors["web"] = 7
+		_, err := remove(false)
+		if warnings := api.WarningsOf(err); len(warnings) != 1 || !strings.Contains(warnings[0], "its predecessor goes, and about 7 connections") {
+			t.Errorf("%s: %v", name, err)
+		}
+		must(t)(remove(true))
+		must(t)(fleet.Apply(t.Context(), &ballastv1.ApplyRequest{Services: []*ballastv1.Service{with}}))
+		memory.Predecessors["web"] = 0
+		must(t)(remove(false))
+		must(t)(fleet.Apply(t.Context(), &ballastv1.ApplyRequest{Services: []*ballastv1.Service{with}}))
+	}
+}
+
 // A dry run tells what needs force; what is refused anyway is refused for what is wrong with it.
 func TestADryRunTellsOfHarmAndMistakesComeFirst(t *testing.T) {
 	fleet, _ := serveFleet(t, &apitest.Memory{})

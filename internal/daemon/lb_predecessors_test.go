@@ -67,8 +67,15 @@ func TestAPredecessorThatIsLostIsAProblemWhilePacketsGoThere(t *testing.T) {
 	h.await("one that needs it", with(away))
 	h.awaitMetrics("one that needs it", missing, `ballast_predecessor_connections{service="web"} 1`, `verdict="dropped_no_next_hop"} 1`)
 
+	h.write(succeeding("{addresses: [10.9.0.4], share: 0}"))
+	refused := h.await("another one in its place", func(s api.LBStatus) bool { return s.Config.Error != "" })
+	if !strings.Contains(refused.Config.Error, "service web: its predecessor goes, and about 1 connection ") || !strings.Contains(refused.Config.Error, "--force") {
+		t.Errorf("refused: %q", refused.Config.Error)
+	}
+	_, err := h.post(reloadByForce, nil)
+	require(t, err)
+
 	// The predecessor is the host that clients' packets come from, too.
-	h.awaitFile(h.write(succeeding("{addresses: [10.9.0.4], share: 0}")))
 	h.await("the one that is there", func(s api.LBStatus) bool { return len(s.Problems) == 0 })
 	before := h.scrape()
 	loops := with("service web: packets for its predecessor come back (dropped_predecessor_loop)")

@@ -228,6 +228,7 @@ func (n *Nodes) recordCondition(p *peer, c *ballastv1.Condition) (believed bool)
 	}
 	p.vips = c.Announcements
 	p.recordMTUs(c)
+	p.recordPredecessors(c)
 	n.topics.setAddresses(&p.subscriber, c.Addresses, c.Own)
 	return p.isAgent() && p.contested() == ""
 }

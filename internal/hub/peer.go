@@ -47,14 +47,15 @@ type peer struct {
 
 // reported is what a node has reported of itself last.
 type reported struct {
-	ready       string // as NodeStatus has it
-	problems    []string
-	vips        *ballastv1.Announcements // load balancers; nil: it has neither BGP nor L2, or is of an older version
-	paths       *ballastv1.PathMTUs      // load balancers; nil: none yet
-	receiver    *ballastv1.Receiver      // agents; nil: none yet
-	unavailable []string                 // agents: sources of load that do not work
-	keys        *ballastv1.KeyReport     // agents; nil: none yet
-	keysAt      time.Time
+	ready        string // as NodeStatus has it
+	problems     []string
+	vips         *ballastv1.Announcements // load balancers; nil: it has neither BGP nor L2, or is of an older version
+	paths        *ballastv1.PathMTUs      // load balancers; nil: none yet
+	predecessors map[string]uint64        // load balancers: connections that went on to them, by service
+	receiver     *ballastv1.Receiver      // agents; nil: none yet
+	unavailable  []string                 // agents: sources of load that do not work
+	keys         *ballastv1.KeyReport     // agents; nil: none yet
+	keysAt       time.Time
 }
 
 // call is one request, as far as gRPC hides it.

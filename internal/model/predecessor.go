@@ -89,6 +89,21 @@ func (s *Service) validatePredecessorAddress(at string, i int, address netip.Add
 	}
 }
 
+// validateSuccession refuses predecessors that are this fleet: their packets would come back. vips are those of all services, with a name of one.
+func (f *Fleet) validateSuccession(path string, s *Service, vips map[netip.Addr]string, found *findings) {
+	for i, address := range s.Predecessor.Addresses {
+		at := fmt.Sprintf("%s.addresses[%d]", path, i)
+		if name, taken := vips[address]; taken && !s.HasVIP(address) {
+			found.add(at, "use the other load balancer's own address", "%s is the vip of service %s, which leads here", address, name)
+		}
+		for j := range f.Nodes {
+			if f.Nodes[j].Address == address {
+				found.add(at, "use an address of the other load balancer", "%s is node %s of this fleet, which would send packets back", address, f.Nodes[j].Name)
+			}
+		}
+	}
+}
+
 // validateTellsApart refuses what leaves a packet's connection in doubt.
 func (s *Service) validateTellsApart(path string, found *findings) {
 	switch {

@@ -151,6 +151,7 @@ func (f *Fleet) validateVIPs(found *findings) {
 					"%s is the vip of service %s: packets would loop", server.Address, name)
 			}
 		}
+		f.validateSuccession(fmt.Sprintf("services[%d].predecessor", i), &s, vips, found)
 	}
 }
 

@@ -28,6 +28,7 @@ type Memory struct {
 	Estimated    bool                   // there are no agents who count them
 	Activity     func() uint64          // of all servers; nil: nobody speaks to them
 	Members      []*ballastv1.NodeStatus
+	Predecessors map[string]uint64                  // connections that went on to them, by service
 	Unhealthy    map[string]bool                    // servers, by name
 	Starting     map[string]*ballastv1.ServerStatus // servers, by name: their SlowStart and WholeAt
 	Holders      func(*model.Fleet) *rotation.Nodes // of keys; nil: everybody has what there is, and no connection lives
@@ -79,6 +80,11 @@ func (m *Memory) Newest(ctx context.Context) (revision uint64, err error) {
 		err = &api.Unconfirmed{Why: m.Stale}
 	}
 	return revision, err
+}
+
+// PredecessorConnections implements api.Desired.
+func (m *Memory) PredecessorConnections(service string) fleet.Connections {
+	return fleet.Connections{Live: m.Predecessors[service], Known: true}
 }
 
 // History implements api.Desired.

@@ -135,6 +135,12 @@ func (f *Fleet) RevokeTicketKeys(ctx context.Context, dryRun bool, newest uint32
 // Sources implements api.Desired.
 func (f *Fleet) Sources(service string) []*ballastv1.SourceStatus { return f.o.Sources.List(service) }
 
+// PredecessorConnections implements api.Desired.
+func (f *Fleet) PredecessorConnections(service string) fleet.Connections {
+	count, known := f.o.Joined.PredecessorConnections(service)
+	return fleet.Connections{Live: count, Known: known && len(f.LostLoadBalancers()) == 0}
+}
+
 // LostLoadBalancers implements api.Desired.
 func (f *Fleet) LostLoadBalancers() []string { return f.o.Nodes.LostLoadBalancers() }
 

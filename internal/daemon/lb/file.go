@@ -5,12 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/config"
 	"github.com/ballast-lb/ballast/internal/daemon/configfile"
 	"github.com/ballast-lb/ballast/internal/machine/fleet"
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // begin follows the file, or without one what was known before.
@@ -87,6 +89,19 @@ func (cs *changes) reset(by string, how configfile.Taking) (changed api.Changed,
 	return changed, err
 }
 
+// orphans refuses a fleet without the predecessors that connections go on to. What nobody has counted yet, at the start, is none.
+func (c changing) orphans(next *model.Fleet) error {
+	lines := fleet.Orphaned(&c.state.Running, next, func(service string) fleet.Connections {
+		counted := fleetAPI{observer{c.changes}}.PredecessorConnections(service)
+		counted.Known = true
+		return counted
+	})
+	if len(lines) == 0 {
+		return nil
+	}
+	return &fleet.Breaks{Why: errors.New(strings.Join(lines, "; "))}
+}
+
 // takeFile carries out what an action has taken of the file, unless it was refused. A dry run adds what that harms, and what becomes of connections.
 func (c changing) takeFile(next fleet.Desired, action string, how configfile.Taking, changed *api.Changed, refused error) error {
 	var breaks *fleet.Breaks
@@ -101,6 +116,9 @@ func (c changing) takeFile(next fleet.Desired, action string, how configfile.Tak
 		changed.Warnings = api.Dangers(ctx, servers, &c.state.Running, &next.Running)
 		changed.Live = api.Living(ctx, servers, &c.state.Running, &next.Running)
 		return c.fits(&next.Running)
+	}
+	if err := c.orphans(&next.Running); err != nil && !how.Force {
+		return configfile.ByForce(err, c.options.Instance, action)
 	}
 	return c.reconcile(c.state.With(next))
 }

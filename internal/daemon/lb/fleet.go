@@ -78,6 +78,14 @@ func (f fleetAPI) Servers(_ context.Context, service string) (list []*ballastv1.
 // Sources are asked by controllers alone.
 func (f fleetAPI) Sources(string) []*ballastv1.SourceStatus { return nil }
 
+// PredecessorConnections implements api.Desired.
+func (f fleetAPI) PredecessorConnections(service string) fleet.Connections {
+	now := f.tables.Now()
+	place, served := now.Places[service]
+	count, err := now.PredecessorConnections(place)
+	return fleet.Connections{Live: uint64(count), Known: err == nil && served}
+}
+
 // LostLoadBalancers are known to controllers alone: answers of one load balancer speak for itself.
 func (f fleetAPI) LostLoadBalancers() []string { return nil }
 

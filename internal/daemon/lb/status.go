@@ -260,7 +260,7 @@ func (o observer) condition() *ballastv1.Condition {
 	if status.Config.Error != "" {
 		status.Problems = append(status.Problems, status.Config.Error)
 	}
-	return &ballastv1.Condition{Announcements: o.announcements(), Ready: status.Ready, Problems: status.Problems, Paths: pathMTUs(o.tables.Now()), Addresses: o.sources(), Own: sourceTexts(append(o.tables.Sources(), o.replication.OwnAddress().Addr()), nil)}
+	return &ballastv1.Condition{Announcements: o.announcements(), Predecessors: o.tables.Now().AllPredecessorConnections(), Ready: status.Ready, Problems: status.Problems, Paths: pathMTUs(o.tables.Now()), Addresses: o.sources(), Own: sourceTexts(append(o.tables.Sources(), o.replication.OwnAddress().Addr()), nil)}
 }
 
 // pathMTUs are what packets to servers may have: of nearly all servers it is the same. Those to a server of this host pass no device.

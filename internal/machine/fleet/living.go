@@ -4,6 +4,8 @@ package fleet
 
 import (
 	"fmt"
+	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/model"
@@ -77,6 +79,32 @@ func Removals(a, b *model.Fleet, living func(service string, id uint16) Connecti
 		before, left := len(serversTaking(from)), len(serversTaking(to))
 		if gone := before - left; gone*most > before {
 			lines = append(lines, fmt.Sprintf("service %s: %d of its %s that take new connections go", from.Name, gone, model.Counted(before, "server", "servers")))
+		}
+	}
+	return lines
+}
+
+// Orphaned tells which connections lose the predecessor that has them when a fleet changes from a to b, one line for each service. nil: none does.
+// Of several addresses of one predecessor each finds the others' connections. to counts what went on to that of a service lately.
+func Orphaned(a, b *model.Fleet, to func(service string) Connections) (lines []string) {
+	succeeded := map[string]map[netip.Addr]bool{} // by service of a: the predecessors of those that take its connections over
+	for name, earlier := range Earlier(a, b) {
+		for _, from := range earlier {
+			if succeeded[from.Name] == nil {
+				succeeded[from.Name] = map[netip.Addr]bool{}
+			}
+			for _, address := range b.Service(name).Predecessor.Addresses {
+				succeeded[from.Name][address] = true
+			}
+		}
+	}
+	for i := range a.Services {
+		from := &a.Services[i]
+		if !from.Predecessor.Exists() || slices.ContainsFunc(from.Predecessor.Addresses, func(one netip.Addr) bool { return succeeded[from.Name][one] }) {
+			continue
+		}
+		if had := to(from.Name); had.Live > 0 || !had.Known {
+			lines = append(lines, fmt.Sprintf("service %s: its predecessor goes, and %s of the last minute with it", from.Name, had))
 		}
 	}
 	return lines

@@ -98,6 +98,19 @@ func (s *Snapshot) LostPredecessors(of *model.Service) map[netip.Addr]string {
 	return lost
 }
 
+// AllPredecessorConnections are PredecessorConnections by service.
+func (s *Snapshot) AllPredecessorConnections() map[string]uint64 {
+	all := map[string]uint64{}
+	for service := range s.Succeeding() {
+		if place, served := s.Places[service.Name]; served {
+			if count, err := s.PredecessorConnections(place); err == nil {
+				all[service.Name] = uint64(count)
+			}
+		}
+	}
+	return all
+}
+
 // whyLost is empty where the kernel knows a way to the predecessor that its packets can go.
 func (s *Snapshot) whyLost(of *model.Service, address netip.Addr) string {
 	path, known := s.Paths[address]

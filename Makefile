@@ -224,7 +224,7 @@ test-kubernetes: deps build need-root ## Services and Gateways of a real API ser
 bench: deps build need-root ## nanoseconds per packet, as a table
 	bin/ballast-lab bench datapath
 
-evidence: ## what the tests promise, and the command that runs each
+evidence: ## what the tests promise, which reports of others they repeat, and the command that runs each
 	@go run ./internal/tidy/evidence
 
 sim: build ## every claim of the papers, simulated, as a table

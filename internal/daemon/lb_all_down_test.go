@@ -52,6 +52,7 @@ func (h *host) awaitMetrics(what string, lines ...string) {
 	})
 }
 
+// Public: metallb/metallb#312 (an address is announced that no endpoint answers at).
 func TestTheVIPFollowsChecksAsAllDownSays(t *testing.T) {
 	noRaces(t)
 	t.Parallel()

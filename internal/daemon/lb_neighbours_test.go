@@ -96,6 +96,7 @@ func TestFlushedNeighboursWithdrawNoVIP(t *testing.T) {
 // The kernel would believe the old address for an hour here.
 //
 // Promise: A server whose link-layer address changes without an announcement is found again 4 s after a check that it did not answer.
+// Public: cilium/cilium#14322 (the MAC address of a neighbour changes, and packets go to the old one).
 func TestASilentServerIsLookedForAtAnotherLinkLayerAddress(t *testing.T) {
 	t.Parallel()
 	noRaces(t)

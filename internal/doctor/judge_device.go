@@ -10,9 +10,6 @@ import (
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
 )
 
-// singleBufferMTU is what drivers take native programs with that have all of a frame in one page.
-const singleBufferMTU = 3498
-
 // programNames are those of the roles' XDP programs.
 var programNames = map[Role]string{RoleLB: "lb", RoleAgent: "server_xdp"}
 
@@ -106,9 +103,9 @@ func judgeNative(d *deviceFacts) Finding {
 			fmt.Sprintf("ethtool -L %s rx N, with N at least the peer's tx", d.Name)}
 	case d.native() == nativeNo:
 		return Finding{"native xdp", d.Name, Warning, "driver " + d.driver() + " has none", remedy}
-	case d.MTU > singleBufferMTU && d.XDPFeatures&netdev.XDPBuffers == 0:
+	case d.MTU > attach.SingleBufferMTU && d.XDPFeatures&netdev.XDPBuffers == 0:
 		return Finding{"native xdp", d.Name, Warning, fmt.Sprintf("driver %s has none at MTU %d: frames do not fit into one page", d.driver(), d.MTU),
-			fmt.Sprintf("ip link set %s mtu %d", d.Name, singleBufferMTU)}
+			fmt.Sprintf("ip link set %s mtu %d", d.Name, attach.SingleBufferMTU)}
 	}
 	return ok("native xdp", d.Name, "driver %s has it", d.driver())
 }

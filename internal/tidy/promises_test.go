@@ -37,3 +37,27 @@ func TestPromisesOfTestsAreWellFormedAndTheirTestsExist(t *testing.T) {
 		}
 	}
 }
+
+// Reports of others are the table that make evidence prints: one row each, and these at least.
+func TestWhatUsersOfOthersHaveReportedHasATest(t *testing.T) {
+	tests := map[string]string{}
+	for _, name := range files(t, "_test.go") {
+		reports, err := promises.Reports(name, read(t, name))
+		if err != nil {
+			t.Error(err)
+		}
+		for _, report := range reports {
+			if other := tests[report.Issue]; other != "" {
+				t.Errorf("%s: %s is shown by %s, too", report.Test, report.Issue, other)
+			}
+			tests[report.Issue] = report.Test
+		}
+	}
+	for _, wanted := range []string{"kubernetes/kubernetes#129605", "cilium/cilium#23761", "cilium/cilium#27726", "cilium/cilium#29667", "cilium/cilium#48271",
+		"cilium/cilium#48050", "loxilb-io/loxilb#1020", "github/glb-director#139",
+		"xdp-project/xdp-tools#400"} {
+		if tests[wanted] == "" {
+			t.Errorf("no test shows %s", wanted)
+		}
+	}
+}

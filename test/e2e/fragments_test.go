@@ -8,6 +8,7 @@ import "testing"
 // Also held by TestPacketsWithoutDontFragmentGoInFragments, TestPacketsThatAreTooBigGoToFunctionsInFragments,
 // TestTimestampsOfFragmentedSegmentsAreRestored, TestForgedOrdersSendNothing and TestWhatGoesInFragmentsIsLimited.
 // Promise: Fragments follow the first one, if it arrives first.
+// Public: cilium/cilium#8185 (fragments of a datagram do not reach one backend).
 func TestFragmentsReachOneServer(t *testing.T) {
 	result := run(t, "fragments")
 	if result.Completed != 640 {

@@ -7,8 +7,8 @@ import (
 
 // Promise: Of two machines that are load balancers and servers, each is upgraded, killed, hangs and loses power in
 // turn: no connection breaks whose server lives.
+// Public: github/glb-director#139 (director and proxy on one machine: some packets are lost).
 func TestHostsWithBothRolesKeepConnections(t *testing.T) {
-	// Public: github/glb-director#139 (director and proxy on one machine).
 	result := run(t, "pair")
 	if result.Measurements["connections_cut"] == 0 || len(result.Trials[0].Events) != 22 {
 		t.Errorf("%+v %+v", result.Tally, result.Trials[0].Events)

@@ -42,6 +42,7 @@ func (f *fleet) neighbours() (resolved, kept int, err error) {
 // the daemon, until `--detach`.
 // Also held by TestNextHopsAreKeptResolvedUntilDetach and
 // TestNextHopsAreKeptResolvedAndReleasedWhenTheyAreNoneAnyMore.
+// Public: kubernetes/kops#4533 (the kernel's table of neighbours is full, and machines are not reached).
 func TestEveryServerOfALargeFleetHasAPath(t *testing.T) {
 	if !*alone {
 		t.Skip("without -alone: the neighbour table is that of the whole machine")

@@ -180,6 +180,8 @@ func TestFleetsWork(t *testing.T) {
 
 // TestFleetsWorkByTwoDevices is the same where clients' packets come in by one device of the load balancer, which it is started with, and servers are
 // behind another. virtio_net transmits redirected frames only while it has a program itself; cards with one queue share it with the kernel.
+// Public: xdp-project/xdp-tools#400 (a card loses all frames that are redirected to it until it has a program itself), facebookincubator/katran#121
+// (clients and servers behind two cards).
 func TestFleetsWorkByTwoDevices(t *testing.T) {
 	left := strings.FieldsFunc(*cards, func(r rune) bool { return r == ',' })
 	left = left[min(len(left), 2*2*nodes+2*twoArms):]

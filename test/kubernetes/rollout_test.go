@@ -356,6 +356,9 @@ func (r *rollout) outcome(system string) (broken, refused int) {
 
 // Promise: While all nodes of a Kubernetes cluster are replaced, all load balancers restarted and killed, pods scaled tenfold and back, and
 // ballast-kube and the API server replaced, no connection breaks but those whose pod ends, and none is refused.
+// Public: kubernetes/kubernetes#129605 (a node leaves that connections to pods of other nodes pass through, and they break), cilium/cilium#27726
+// (another node gets the packets of a connection, and sends them to another pod), cilium/cilium#27730 (a client is not told that its connection has
+// ended), cilium/cilium#29667 (a restart of the daemon breaks connections of pods elsewhere).
 func TestARolloutOfAllNodesBreaksNoConnection(t *testing.T) {
 	r := newRollout(t, true)
 	r.run()

@@ -27,6 +27,9 @@ const (
 	XDPNone XDPMode = "tc only"
 )
 
+// SingleBufferMTU is what drivers take native programs with that have all of a frame in one page.
+const SingleBufferMTU = 3498
+
 // XDP attaches program or, if a link of this instance still is on the device, replaces the program in it.
 func XDP(p *pin.Instance, program *ebpf.Program, device *net.Interface, mode XDPMode) (XDPMode, error) {
 	old, err := p.LinkOn(pin.HookXDP, device.Index)
@@ -71,6 +74,10 @@ func newXDP(p *pin.Instance, program *ebpf.Program, device *net.Interface, mode 
 	if upper := upperWithProgram(device); upper != "" {
 		return "", fmt.Errorf("%w: the kernel takes no program below %s, which has one: remove that first (of an earlier agent or load balancer here: --detach), or name %s with --interface",
 			errs, upper, upper)
+	}
+	if device.MTU > SingleBufferMTU && mode == XDPNative {
+		return "", fmt.Errorf("%w: many drivers take no native program at MTU %d, as frames do not fit into one page: ip link set %s mtu %d, or use --xdp-mode generic",
+			errs, device.MTU, device.Name, SingleBufferMTU)
 	}
 	return "", fmt.Errorf("%w: use --xdp-mode generic, or another interface", errs)
 }

@@ -70,6 +70,7 @@ func hexPort(port uint16) string {
 	return ":" + string([]byte{digits[port>>12], digits[port>>8&15], digits[port>>4&15], digits[port&15]})
 }
 
+// Public: haproxy/haproxy#560 (checks end by RST, which servers log).
 func TestHTTPChecksEndByFINAndLeaveNoPortWaiting(t *testing.T) {
 	const long = 8 << 20
 	certified := httptest.NewTLSServer(nil)

@@ -41,6 +41,7 @@ func TestAServerByUDPIsHealthyWhenItAnswersAsExpected(t *testing.T) {
 	}
 }
 
+// Public: acassen/keepalived#2477 (a UDP server that is down stays up).
 func TestAServerByUDPThatDoesNotAnswerIsUnhealthy(t *testing.T) {
 	gone, p := bind(t), New(Options{})
 	if err := gone.Close(); err != nil {

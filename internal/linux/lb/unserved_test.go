@@ -25,6 +25,7 @@ func rejecting(t testing.TB) *world {
 // Promise: With `unserved: reject`, a packet to a VIP that is for no service is answered by a TCP RST or an ICMP
 // error.
 // Also held by TestAHostIsRefusedAtOnceWhatNoServiceTakes.
+// Public: cilium/cilium#10002 (clients of a service without backends wait instead of being refused).
 func TestWhatNoServiceTakesIsRefused(t *testing.T) {
 	w := rejecting(t)
 	for _, vip := range []netip.Addr{vip4, vip6} {

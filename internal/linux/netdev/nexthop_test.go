@@ -107,6 +107,7 @@ func TestADeviceIsTheWayOfARouteOnceTheNeighbourAnswers(t *testing.T) {
 //
 // Promise: Tunnels come from the lasting IPv6 address of a prefix where the kernel prefers temporary ones
 // (`use_tempaddr=2`).
+// Public: PurpleI2P/i2pd#1251 (tunnels leave by a temporary IPv6 address, and end with it).
 func TestTunnelsDoNotComeFromTemporaryAddresses(t *testing.T) {
 	space := newSpace(t)
 	const lasting = "fd08::1"

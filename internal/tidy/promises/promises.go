@@ -57,7 +57,7 @@ func Of(file string, source []byte) ([]Promise, error) {
 	return found, nil
 }
 
-// paragraphs splits a comment at empty lines, and before each promise.
+// paragraphs splits a comment at empty lines, and before each promise and list of reports.
 func paragraphs(comment *ast.CommentGroup) []string {
 	var found []string
 	again := true
@@ -66,7 +66,7 @@ func paragraphs(comment *ast.CommentGroup) []string {
 		switch {
 		case text == "":
 			again = true
-		case again || strings.HasPrefix(text, "Promise:"):
+		case again || strings.HasPrefix(text, "Promise:") || strings.HasPrefix(text, "Public:"):
 			found, again = append(found, text), false
 		default:
 			found[len(found)-1] += " " + text

@@ -161,7 +161,13 @@ func serviceDangers(from, to *model.Service, gone []string, unhealthy unhealthyO
 	case from.Affinity == model.AffinityCookie && to.Affinity == model.AffinityTable:
 		add("affinity cookie -> table cannot be taken back while it keeps its vip")
 	case from.Affinity != to.Affinity || from.Return != to.Return || nat(from) != nat(to):
-		add("affinity, return or nat changes: the connections that it has break")
+		changed := "nat changes"
+		if from.Affinity != to.Affinity {
+			changed = fmt.Sprintf("affinity %s -> %s", from.Affinity, to.Affinity)
+		} else if from.Return != to.Return {
+			changed = fmt.Sprintf("return %s -> %s", from.Return, to.Return)
+		}
+		add("%s: the connections that it has break: to keep them, have a second service at another vip take new ones until they have ended", changed)
 	case from.Affinity == model.AffinityQUIC && from.QUIC != to.QUIC:
 		add("the form of connection ids (quic) changes: the connections that it has break")
 	case from.MPTCP.FirstPort != 0 && from.MPTCP != to.MPTCP:

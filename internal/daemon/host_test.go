@@ -121,7 +121,10 @@ func newDaemon(t *testing.T, role string, space *netspace.Space) *host {
 func (h *host) remove(name string) error {
 	return h.space.Do(func() error {
 		if strings.HasSuffix(h.role, "agent") {
-			return agent.Detach(agent.Options{RunDir: h.runDir(), Instance: name, Log: slog.New(slog.NewTextHandler(&h.output, nil))})
+			return agent.Detach(agent.Options{RunDir: h.runDir(), Instance: name, Log: slog.New(slog.NewTextHandler(&h.output, nil))}, func(harm string) error {
+				_, err := fmt.Fprintln(&h.output, harm)
+				return err
+			})
 		}
 		return instance.Detach(h.runDir(), name, pki.LB, func(string) error { return nil })
 	})

@@ -110,7 +110,7 @@ func TestDetachSaysHowManyConnectionsItBreaks(t *testing.T) {
 	exchange(t, h.dial())
 	h.kill()
 	require(t, h.remove("test"))
-	if !strings.Contains(h.output.String(), "they break now\" connections=2") {
+	if !strings.Contains(h.output.String(), "2 living connections carry cookies and break") {
 		t.Errorf("it says %s", h.output.String())
 	}
 }

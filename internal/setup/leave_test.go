@@ -24,7 +24,7 @@ func joined(t *testing.T, c, node *machine) (kill func()) {
 	fleettest.Require(t, pin.EnsureBPFFS(node.path("run", "bpf")))
 	t.Cleanup(func() { // where it has not left
 		node.space.Do(func() error {
-			return agent.Detach(agent.Options{RunDir: node.path("run"), Instance: "default", Log: fleettest.Log(t)})
+			return agent.Detach(agent.Options{RunDir: node.path("run"), Instance: "default", Log: fleettest.Log(t)}, func(string) error { return nil })
 		})
 	})
 	kill = node.start("ballast-agent", "--state-dir", node.path("state"))

@@ -345,7 +345,7 @@ func TestWhereSystemdRunsUnitsAreStartedAndReady(t *testing.T) {
 	fleettest.Require(t, pin.EnsureBPFFS(node.path("run", "bpf")))
 	t.Cleanup(func() { // after the daemon
 		node.space.Do(func() error {
-			return agent.Detach(agent.Options{RunDir: node.path("run"), Instance: "default", Log: fleettest.Log(t)})
+			return agent.Detach(agent.Options{RunDir: node.path("run"), Instance: "default", Log: fleettest.Log(t)}, func(string) error { return nil })
 		})
 	})
 	join := setup.Join{Host: host(node, &started, "--state-dir", node.path("state")), Controllers: []string{"10.9.0.1:6443"}, Token: invited.Token, Name: "s1", Interfaces: []string{"eth0"},

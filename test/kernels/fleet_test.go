@@ -210,7 +210,11 @@ func (f *fleet) start(role, node string) (stop func()) {
 		if err := <-ended; err != nil {
 			f.t.Errorf("%s on %s: %v: %s", role, node, err, log.Bytes())
 		}
-		if _, err := f.run(node, role, "--detach"); err != nil {
+		detach := []string{"--detach"}
+		if role == "agent" { // some connections may be left
+			detach = append(detach, "--yes")
+		}
+		if _, err := f.run(node, append([]string{role}, detach...)...); err != nil {
 			f.t.Error(err)
 		}
 	}

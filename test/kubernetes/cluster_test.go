@@ -314,7 +314,11 @@ func (c *cluster) startNode(node string) (roles map[string]*process) {
 	c.issue("agent", node, nodeAddress(node))
 	roles = map[string]*process{}
 	for _, role := range []string{"lb", "agent"} {
-		c.Cleanup(func() { c.run(node, ballast, role, "--detach", "--instance", role, "--run-dir", c.path(node)) })
+		detach := []string{ballast, role, "--detach", "--instance", role, "--run-dir", c.path(node)}
+		if role == "agent" { // connections of the test may be left
+			detach = append(detach, "--yes")
+		}
+		c.Cleanup(func() { c.run(node, detach...) })
 		roles[role] = c.startRole(role, node)
 	}
 	return roles

@@ -97,7 +97,9 @@ func newFleetServer(t testing.TB, tls string, control *netspace.Space, number in
 		pki.Issue(tls, pki.Request{Role: pki.Agent, Name: filepath.Base(s.dir)})))
 	t.Cleanup(func() {
 		s.stop()
-		require(t, s.space.Do(func() error { return agent.Detach(agentOptions(s.dir, slog.New(slog.DiscardHandler))) }))
+		require(t, s.space.Do(func() error {
+			return agent.Detach(agentOptions(s.dir, slog.New(slog.DiscardHandler)), func(string) error { return nil })
+		}))
 		if t.Failed() {
 			t.Log(s.log.String())
 		}

@@ -16,7 +16,7 @@ import (
 // Agent makes `ballast agent`.
 func Agent(version string) *cobra.Command {
 	o := agent.Options{Version: version}
-	var detach bool
+	var detach, yes bool
 	var logging *command.Logging
 	cmd := &cobra.Command{
 		Use:   "agent -f FILE | --controller HOST[:PORT],...",
@@ -27,7 +27,13 @@ func Agent(version string) *cobra.Command {
 			}
 			o.Log = logging.Start(cmd.Context())
 			if detach {
-				return agent.Detach(o)
+				return agent.Detach(o, func(harm string) error {
+					command.Warn(cmd, harm)
+					if yes {
+						return nil
+					}
+					return command.Confirm(cmd, "detach", "drain the server and wait, or say --yes")
+				})
 			}
 			var err error
 			o.Controllers, err = command.Controllers("controller", o.Controllers)
@@ -59,6 +65,7 @@ func Agent(version string) *cobra.Command {
 	flags.Uint32Var(&o.MaxTranslated, "max-translated", 0, "room for connections whose addresses this host translates (kube-proxy, DNAT), 136 bytes each (default: by memory, 65536 to 1048576)")
 	flags.StringVar(&o.Metrics, "metrics", "", "`ADDRESS:PORT` to serve Prometheus metrics on")
 	flags.BoolVar(&detach, "detach", false, "remove the data path that an agent left attached")
+	flags.BoolVar(&yes, "yes", false, "--detach: do not ask, whatever breaks")
 	logging = command.LogFlags(flags)
 	cmd.MarkFlagsOneRequired("file", "controller", "detach")
 	return cmd

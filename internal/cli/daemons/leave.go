@@ -62,7 +62,10 @@ func Leave() *cobra.Command {
 			}
 			l.Detach = func(ctx context.Context, n *setup.Node) (err error) {
 				if n.Role == pki.Agent {
-					err = agent.Detach(agent.Options{RunDir: n.RunDir, Instance: n.Instance, Log: log})
+					err = agent.Detach(agent.Options{RunDir: n.RunDir, Instance: n.Instance, Log: log}, func(harm string) error { // it was waited for, or is forced
+						command.Warn(cmd, harm)
+						return nil
+					})
 				} else {
 					err = instance.Detach(n.RunDir, n.Instance, n.Role, func(dir string) error {
 						return lb.Withdraw(ctx, n.StateDir, n.Instance, dir, log)

@@ -4,6 +4,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/netip"
@@ -40,6 +41,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/linux/pin"
 	"github.com/ballast-lb/ballast/internal/linux/server"
+	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/nodeclient"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
@@ -200,13 +202,19 @@ func Run(ctx context.Context, o Options) (err error) {
 	return d.routes().Serve(ctx, listener)
 }
 
-// Detach removes the data path that an agent has left, and logs how many connections that breaks.
-func Detach(o Options) error {
+// Detach removes the data path that an agent has left. Where that breaks connections, confirm is asked first: nothing is removed if it returns an error,
+// which Detach returns.
+func Detach(o Options, confirm func(harm string) error) error {
 	return instance.Detach(o.RunDir, o.Instance, pki.Agent, func(dir string) error {
-		if living, err := livingOf(dir); err != nil {
-			o.Log.Warn("living connections that carry cookies break now; they could not be counted", "error", err)
-		} else if living > 0 {
-			o.Log.Warn("living connections carry cookies: they break now", "connections", living)
+		living, err := livingOf(dir)
+		harm := model.Counted(living, "living connection carries a cookie and breaks", "living connections carry cookies and break")
+		if err != nil {
+			harm = fmt.Sprintf("living connections that carry cookies break; they could not be counted: %s", err)
+		}
+		if living > 0 || err != nil {
+			if err := confirm(harm); err != nil {
+				return err
+			}
 		}
 		return errors.Join(os.RemoveAll(api.IDDir(o.RunDir, o.Instance)), os.RemoveAll(api.TicketDir(o.RunDir, o.Instance)),
 			detachFeatures(o.RunDir, o.Instance, o.Log))

@@ -19,3 +19,17 @@ func TestVIPsMoveInAndOutWithoutABrokenConnection(t *testing.T) {
 		}
 	}
 }
+
+// Promise: A VIP of IPv6 moves from another load balancer to Ballast and back while connections live, and load balancers say when the link of the
+// other one is down.
+func TestVIPsOfIPv6MoveInAndOutWithoutABrokenConnection(t *testing.T) {
+	if !long() {
+		t.Skipf("TestVIPsMoveInAndOutWithoutABrokenConnection is the short form; set %s for IPv6", longVariable)
+	}
+	if _, err := exec.LookPath("/usr/sbin/haproxy"); err != nil {
+		t.Skipf("%v: make deps", err)
+	}
+	if result := run(t, "migrate-ipv6"); result.Attempted == 0 || result.Broken != 0 {
+		t.Errorf("%d of %d broken", result.Broken, result.Attempted)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/api"
@@ -177,6 +178,25 @@ func (m *Monitor) Succeeded(lbs ...string) (connections int, err error) {
 		}
 	}
 	return connections, nil
+}
+
+// Unsucceeded is of how many services a load balancer says, by status and by service, that packets for the predecessor are lost.
+func (m *Monitor) Unsucceeded(lb string) (services int, err error) {
+	var status api.LBStatus
+	if err := m.rollout.Client(lb).Get(m.rollout.lab.Context, api.PathStatus, &status); err != nil {
+		return 0, err
+	}
+	counted, err := m.rollout.services(lb)
+	for _, one := range counted {
+		lost := slices.ContainsFunc(one.PredecessorPaths, func(p api.PredecessorPath) bool { return p.Lost != "" })
+		named := slices.ContainsFunc(status.Problems, func(problem string) bool {
+			return strings.HasPrefix(problem, "service "+one.Name+": predecessor ")
+		})
+		if lost && named {
+			services++
+		}
+	}
+	return services, err
 }
 
 // AgentStatus asks the agent of a node how it is.

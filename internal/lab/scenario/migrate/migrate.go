@@ -23,6 +23,10 @@ var Scenarios = []scenario.Scenario{
 		Name: "migrate", Deadline: 5 * time.Minute, Do: runMigrate,
 		Promise: "VIPs move from HAProxy to Ballast and back: no connection breaks, and of new ones as many begin at Ballast as share says; a plain change of routes breaks those that live",
 	},
+	{
+		Name: "migrate-ipv6", Deadline: 5 * time.Minute, Do: runMigrateIPv6,
+		Promise: "VIPs of IPv6 move from HAProxy to Ballast and back: no connection breaks; a load balancer says when HAProxy's link is down",
+	},
 }
 
 // Implementation constants.
@@ -38,22 +42,28 @@ const (
 	canaryMax = 0.145            // and more
 )
 
+// VIPs of the services, one each.
+var (
+	vips4 = [...]string{scenario.VIP4, "198.51.100.11", "198.51.100.12"}
+	vips6 = [...]string{scenario.VIP6, "2001:db8:100::11", "2001:db8:100::12"}
+)
+
 // services are of the affinities that can have a predecessor, each with another way to its servers.
-func services() []*fleet.Service {
-	cookie, table := scenario.CookieService(scenario.VIP4), scenario.TableService("198.51.100.11", model.Table{Entries: model.DefaultEntries})
+func services(vips [3]string) []*fleet.Service {
+	cookie, table := scenario.CookieService(vips[0]), scenario.TableService(vips[1], model.Table{Entries: model.DefaultEntries})
 	cookie.Name, table.Name, table.Forward = "cookie", "table", model.ForwardGUE
-	local := scenario.LocalService("198.51.100.12")
+	local := scenario.LocalService(vips[2])
 	local.Name, local.Forward = "local-table", model.ForwardL2
 	return []*fleet.Service{cookie, table, local}
 }
 
-func setup(name string) world.Setup {
-	return world.Setup{Name: name, Services: services(), Reports: true,
+func setup(name string, vips [3]string) world.Setup {
+	return world.Setup{Name: name, Services: services(vips), Reports: true,
 		Topology: world.Topology{LBs: 2, Former: true, Servers: make([]world.ServerNode, 4)}}
 }
 
 func runMigrate(run *scenario.Run) {
-	outcome := run.Trial(setup("predecessor"), func(t *world.Trial) {
+	outcome := run.Trial(setup("predecessor", vips4), func(t *world.Trial) {
 		m := begin(t, run.Result)
 		m.in(func() { runPlain(run) })
 		m.out()
@@ -65,9 +75,47 @@ func runMigrate(run *scenario.Run) {
 	run.Result.Measure("handed_to_predecessor", float64(handed))
 }
 
+func runMigrateIPv6(run *scenario.Run) {
+	run.Trial(setup("predecessor over IPv6", vips6), func(t *world.Trial) {
+		m := begin(t, run.Result)
+		m.in(m.loseLink)
+		m.out()
+	})
+}
+
+// loseLink takes HAProxy's link away while nobody needs it but by what load balancers counted in the last minute, and gives it back.
+func (m *move) loseLink() {
+	link := func(up bool) { script.Check(m.Lab.Space(world.LBName(m.former.Number())).SetLink("eth1", up)) }
+	missed := func(want bool) func() error {
+		return func() error {
+			for _, lb := range m.lbs {
+				lost, err := m.Monitor.Unsucceeded(lb)
+				if err != nil {
+					return err
+				}
+				if (lost == len(m.Fleet.Services)) != want {
+					return fmt.Errorf("%s misses the predecessors of %d services", lb, lost)
+				}
+			}
+			return nil
+		}
+	}
+	m.Event("HAProxy's link is down", func() {
+		link(false)
+		for _, lb := range m.lbs { // which would believe in it for half a minute yet
+			script.Check(m.Lab.Run(lb, "", "ip", "neighbour", "flush", "all"))
+		}
+		await.Promised(m.Context, within, "load balancers miss the predecessor", missed(true))
+	})
+	m.Event("HAProxy's link is up", func() {
+		link(true)
+		await.Promised(m.Context, within, "load balancers find the predecessor", missed(false))
+	})
+}
+
 // runPlain is what happens without a predecessor.
 func runPlain(run *scenario.Run) {
-	plain := setup("plain change of routes")
+	plain := setup("plain change of routes", vips4)
 	plain.Baseline = true
 	run.Trial(plain, func(t *world.Trial) {
 		m := begin(t, run.Result)

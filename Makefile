@@ -37,7 +37,7 @@ ifneq ($(words $(wildcard $(addsuffix /*_bpfel.o,$(PROGRAMS)) $(API)/*.pb.go $(A
 .PHONY: $(STAMP)
 endif
 
-.PHONY: help deps generate build packages results evidence compare compare-ipvs demo lint test test-long test-mutants test-kernels test-kernels-long test-packages test-kubernetes bench sim clean need-root
+.PHONY: help deps generate build packages results evidence compare compare-ipvs demo lint test test-long test-mutants test-kernels test-kernels-long test-cards test-packages test-kubernetes bench sim clean need-root
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -203,6 +203,10 @@ test-packages: packages need-root ## on Debian 12 and 13 with systemd: docs/star
 
 test-kernels: deps build ## on Debian's kernels 6.1, 6.12, the newest and arm64, in QEMU: programs, a fleet, doctor. One: KERNELS=6.1
 	CARDS=1 test/kernels/matrix $(KERNELS)
+
+test-cards: TOOLS += $(KERNEL_TOOLS)
+test-cards: deps build need-root ## fleets on virtio with offloads, vmxnet3, e1000e and igb, in QEMU: modes, two cards, VLAN, jumbo frames; hours. One: CARDS=e1000e:6.12-full:auto:generic
+	test/kernels/cards $(CARDS)
 
 test-kernels-long: deps build ## all tests of the programs, and lab run churn, on these kernels: hours
 	test/kernels/matrix --long $(KERNELS)

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -183,6 +184,35 @@ func (f *fleet) run(node string, arguments ...string) ([]byte, error) {
 		err = fmt.Errorf("ballast %v: %w: %s", arguments, err, complaint.Bytes())
 	}
 	return output.Bytes(), err
+}
+
+// refusal runs a load balancer that is to end at once: it returns the line that says why, or nothing if it became ready instead.
+func (f *fleet) refusal(command *exec.Cmd) (said string) {
+	f.t.Helper()
+	var log outputs
+	command.Stdout, command.Stderr = &log, &log
+	f.must(f.spaces["lb"].Start(command))
+	ended := make(chan error, 1)
+	go func() { ended <- command.Wait() }()
+	f.await("the load balancer is refused or ready", func() error {
+		select {
+		case <-ended:
+			lines := strings.Split(strings.TrimSpace(string(log.Bytes())), "\n")
+			said = lines[len(lines)-1]
+			return nil
+		default:
+		}
+		status, err := f.client("lb").Status(context.Background())
+		if err != nil || !status.Ready {
+			return fmt.Errorf("%v: %s", err, log.Bytes())
+		}
+		_ = command.Process.Signal(syscall.SIGTERM)
+		<-ended
+		return nil
+	})
+	_, err := f.run("lb", "lb", "--detach")
+	f.must(err)
+	return said
 }
 
 // start starts a daemon of the fleet and waits until it is ready. It is stopped, and its data path removed, at the end of the test at the latest.

@@ -89,33 +89,58 @@ func (f *fleet) serve(node string) *echoes {
 	return echo
 }
 
-// exchange makes the connections of the test to a VIP, one after the other, each with all of its requests.
-func (f *fleet) exchange(vip netip.Addr) {
-	f.t.Helper()
+// A connection is one of the client to a VIP, which requests follow each other on.
+type connection struct {
+	f      *fleet
+	vip    netip.Addr
+	client http.Client
+	dialed int
+}
+
+func (f *fleet) connect(vip netip.Addr) *connection {
+	c := &connection{f: f, vip: vip}
+	c.client = http.Client{Timeout: time.Minute, Transport: &http.Transport{DialContext: func(ctx context.Context, network, address string) (conn net.Conn, err error) {
+		c.dialed++
+		err = f.spaces["client"].Do(func() error {
+			conn, err = (&net.Dialer{FallbackDelay: -1}).DialContext(ctx, network, address)
+			return err
+		})
+		return conn, err
+	}}}
+	return c
+}
+
+// request sends bytes and gets them back, on the connection that all requests have in common.
+func (c *connection) request() {
+	c.f.t.Helper()
 	content := make([]byte, upload)
 	for i := range content {
 		content[i] = byte(rand.Uint32())
 	}
+	response, err := c.client.Post("http://"+netip.AddrPortFrom(c.vip, 80).String()+"/", "application/octet-stream", bytes.NewReader(content))
+	c.f.must(err)
+	body, err := io.ReadAll(response.Body)
+	response.Body.Close()
+	c.f.must(err)
+	if !bytes.Equal(body, content) {
+		c.f.t.Fatalf("%s: sent %d bytes and got %d others", c.vip, len(content), len(body))
+	}
+	if c.dialed != 1 {
+		c.f.t.Fatalf("%s: the connection broke: it was made %d times", c.vip, c.dialed)
+	}
+}
+
+func (c *connection) close() { c.client.CloseIdleConnections() }
+
+// exchange makes the connections of the test to a VIP, one after the other, each with all of its requests.
+func (f *fleet) exchange(vip netip.Addr) {
+	f.t.Helper()
 	for range connections {
-		transport := &http.Transport{DialContext: func(ctx context.Context, network, address string) (conn net.Conn, err error) {
-			err = f.spaces["client"].Do(func() error {
-				conn, err = (&net.Dialer{FallbackDelay: -1}).DialContext(ctx, network, address)
-				return err
-			})
-			return conn, err
-		}}
-		client := http.Client{Transport: transport, Timeout: time.Minute}
+		c := f.connect(vip)
 		for range requests {
-			response, err := client.Post("http://"+netip.AddrPortFrom(vip, 80).String()+"/", "application/octet-stream", bytes.NewReader(content))
-			f.must(err)
-			body, err := io.ReadAll(response.Body)
-			response.Body.Close()
-			f.must(err)
-			if !bytes.Equal(body, content) {
-				f.t.Fatalf("%s: sent %d bytes and got %d others", vip, len(content), len(body))
-			}
+			c.request()
 		}
-		transport.CloseIdleConnections()
+		c.close()
 	}
 }
 
@@ -201,9 +226,16 @@ func queues(card string) int {
 }
 
 func fleetWorks(t *testing.T, mode attach.XDPMode, cards []string, arms int) {
-	f := newFleet(t, mode, cards, arms)
+	newFleet(t, mode, cards, arms).works()
+}
+
+func (f *fleet) works() {
+	t := f.t
 	echo1, echo2 := f.serve("s1"), f.serve("s2")
 	stops := map[string]func(){"s1": f.start("agent", "s1"), "s2": f.start("agent", "s2"), "lb": f.start("lb", "lb")}
+	if *model != "" {
+		f.became(attach.XDPMode(*become))
+	}
 	f.healthy()
 	echo1.forget() // what came before the ways were known
 	echo2.forget()

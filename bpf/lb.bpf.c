@@ -18,13 +18,7 @@
 SEC("xdp.frags")
 int lb_slow(struct xdp_md *ctx)
 {
-	int action = slow_path(ctx, INGRESS_DIRECT);
-
-	if (action == NEXT_PROGRAM)
-		bpf_tail_call(ctx, &tail_calls, CALL_ASK);
-	if (action == START_SESSION)
-		bpf_tail_call(ctx, &tail_calls, CALL_SESSION);
-	return final_action(ctx, action);
+	return enter_slow(ctx);
 }
 
 SEC("xdp.frags")
@@ -121,6 +115,12 @@ SEC("xdp.frags")
 int lb_hello(struct xdp_md *ctx)
 {
 	return enter_session(ctx);
+}
+
+SEC("xdp.frags")
+int lb_syn(struct xdp_md *ctx)
+{
+	return enter_syn(ctx);
 }
 
 SEC("xdp.frags")

@@ -49,7 +49,7 @@ inline_always _Bool steer_to_column(const struct packet *p, struct decision *d, 
 
 /* A new connection is offered to the owners of all columns, from the first on that there is a way to (SHELL III-A).
  * Each keeps its place. */
-static __noinline int steer_to_candidates(struct decision *d, __u32 cell)
+inline_always void find_candidates(struct decision *d, __u32 cell)
 {
 	const struct service *service = d->service;
 
@@ -70,6 +70,12 @@ static __noinline int steer_to_candidates(struct decision *d, __u32 cell)
 		d->id = id;
 		d->next = i;
 	}
+}
+
+/* Not inlined, for the stack. */
+static __noinline int steer_to_candidates(struct decision *d, __u32 cell)
+{
+	find_candidates(d, cell);
 	return 0;
 }
 

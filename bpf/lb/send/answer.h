@@ -23,7 +23,7 @@ inline_always _Bool answer_possible(const struct packet *p)
 	if (p->ipv6 ? first == 0xff || (!a[0] && !a[1] && (!(a[2] & ~bpf_htonl(0xffff))))
 		    : first == 0 || first == 127 || first >= 224)
 		return 0;
-	return !find_vip(p->source, 0, 0, p->ipv6);
+	return !is_vip_address(p->source, p->ipv6);
 }
 
 /* VERDICT_CONTINUE: answer. */

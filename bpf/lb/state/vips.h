@@ -77,6 +77,9 @@ inline_always const struct vip_slot *find_vip_slot(__u64 destination)
 	return slot && slot->destination == destination ? slot : 0;
 }
 
+/* Set by user space: an IPv4 address of a service does not have its slot. */
+volatile __u32 addresses_displaced;
+
 inline_always const __u32 *find_vip_key(const __be32 address[4], __be16 port, __u8 protocol, _Bool ipv6)
 {
 	struct vip_key key = { .port = port, .protocol = protocol, .ipv6 = ipv6 };
@@ -98,6 +101,14 @@ inline_always const __u32 *find_vip_range(const __be32 address[4], __be16 port, 
 	const struct port_range *range = list && *list & PORT_RANGES ? port_range_find(*list, port) : 0;
 
 	return range ? &range->value : 0;
+}
+
+/* Is it an address of a service? */
+inline_always _Bool is_vip_address(const __be32 address[4], _Bool ipv6)
+{
+	if (!ipv6 && !addresses_displaced)
+		return find_vip_slot(vip_destination(address[0], 0, 0)) != 0;
+	return find_vip_key(address, 0, 0, ipv6) != 0;
 }
 
 /* The number of the service of a destination, which is an address alone or has a port. 0: not ours. */

@@ -13,7 +13,9 @@
 #include "lb/walk/fast_replicated.h"
 #include "lb/walk/fast_session.h"
 #include "lb/walk/fast_shape.h"
+#include "lb/walk/fast_syn.h"
 #include "lb/walk/peer_frame.h"
+#include "lb/walk/slow_path.h"
 #include "lb/walk/tail_calls.h"
 #include "lb/walk/tier.h"
 
@@ -54,7 +56,7 @@ inline_always int enter(struct xdp_md *ctx)
 	if (action != NOT_FAST)
 		return action;
 	if (more & MORE_SYN && ingress != INGRESS_TIER1)
-		bpf_tail_call(ctx, &tail_calls, CALL_SESSION);
+		bpf_tail_call(ctx, &tail_calls, CALL_SYN);
 	if (more & MORE_SESSION && ingress != INGRESS_TIER1)
 		bpf_tail_call(ctx, &tail_calls, CALL_HELLO);
 	if (more & MORE_REWRITTEN && ingress != INGRESS_TIER1)
@@ -64,6 +66,18 @@ inline_always int enter(struct xdp_md *ctx)
 	return leave_fast_path(ctx, ingress);
 }
 
+/* lb_slow */
+inline_always int enter_slow(struct xdp_md *ctx)
+{
+	int action = slow_path(ctx, INGRESS_DIRECT);
+
+	if (action == NEXT_PROGRAM)
+		bpf_tail_call(ctx, &tail_calls, CALL_ASK);
+	if (action == START_SESSION)
+		bpf_tail_call(ctx, &tail_calls, CALL_SESSION);
+	return final_action(ctx, action);
+}
+
 /* lb_rewritten: the fast path of what is more than encapsulated. A program of its own, so that other packets do not pay
  * for it. */
 inline_always int enter_rewritten(struct xdp_md *ctx)
@@ -71,6 +85,24 @@ inline_always int enter_rewritten(struct xdp_md *ctx)
 	int action = fast_frame(ctx, 0);
 
 	return action != NOT_FAST ? action : leave_fast_path(ctx, INGRESS_DIRECT);
+}
+
+/* lb_syn: a SYN of usual shape that a load balancer answers, or that has candidates. */
+inline_always int enter_syn(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	const struct ethhdr *eth = data;
+	volatile __u8 answers = 0;
+	int action;
+
+	if ((void *)(eth + 1) > end)
+		return XDP_DROP;
+	action = eth->h_proto == bpf_htons(ETH_P_IPV6) ? fast_syn(ctx, 1, &answers) : fast_syn(ctx, 0, &answers);
+	if (action != NOT_FAST)
+		return action;
+	if (answers)
+		bpf_tail_call(ctx, &tail_calls, CALL_SESSION);
+	return leave_fast_path(ctx, INGRESS_DIRECT);
 }
 
 /* lb_hello: a packet that may begin a connection of session tls. */

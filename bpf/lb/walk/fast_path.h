@@ -41,8 +41,7 @@ inline_always int fast_others(struct xdp_md *ctx, struct decision *d, const void
 	if (tcp->doff < 5 || FAST_L4(ipv6) - FAST_IP + tcp->doff * 4 > length)
 		return NOT_FAST;
 	verdict = fast_find(&p, d, &f, tcp, end);
-	if (verdict == VERDICT_CONTINUE && more && answers_syns(d->service) && !(d->service->flags & SERVICE_GUARDED) &&
-	    is_only_syn(p.tcp_flags) && (timestamp_fast(tcp, end) || has_no_timestamp(tcp, end)))
+	if (verdict == VERDICT_CONTINUE && more && is_only_syn(p.tcp_flags) && !(d->service->flags & SERVICE_GUARDED))
 		*more = MORE_SYN;
 	if (verdict == VERDICT_CONTINUE || d->stops_count)
 		return NOT_FAST;

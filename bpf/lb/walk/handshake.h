@@ -64,23 +64,40 @@ inline_always __u64 session_hash(const struct packet *p, const struct service *s
 	return flow_hash(&service->cookie_hash[parity & 1], p->source, p->source_port, p->destination_port, p->ipv6);
 }
 
-/* A SYN: the answer says what it has told, and that w->fallback gets the connection if its ClientHello names no server.
- */
+/* The answer to a SYN says what it has told, and that `fallback` gets the connection if its ClientHello names no
+ * server. */
+inline_always void syn_answer(struct syn_ack *a, const struct packet *p, const struct service *service,
+			      const struct session_config *config, const struct syn_options *syn, __be32 sequence,
+			      __u16 fallback)
+{
+	_Bool ecn = (p->tcp_flags & 0xc0) == 0xc0; /* RFC 3168 6.1.1 */
+	struct syn_cookie_flow f;
+	__u32 timestamp = 0, low;
+
+	if (syn->timestamps)
+		timestamp = syn_cookie_timestamp(fallback, session_hash(p, service, service->epoch_parity),
+						 service->epoch_parity, service->cookie_bits);
+	f = syn_cookie_flow(p, sequence, bpf_htonl(timestamp));
+	low = syn_cookie_low(syn->mss, syn->scale, syn->sack, ecn, syn_cookie_period());
+	a->acknowledged = bpf_htonl(bpf_ntohl(sequence) + 1);
+	a->flags = TCP_FLAG_SYN_BIT | TCP_FLAG_ACK_BIT | (ecn ? TCP_FLAG_ECE_BIT : 0);
+	a->window = SYN_ACK_WINDOW;
+	a->sequence = bpf_htonl(syn_cookie_make(&config->syn_cookies, &f, low));
+	a->words = syn_ack_options(syn, config->mss, config->scale, bpf_htonl(timestamp), a->options);
+}
+
+/* A SYN. */
 __noinline int session_answer(struct xdp_md *ctx, struct session_work *w, const struct service *service,
 			      const struct session_config *config)
 {
 	void *data, *end;
-	struct syn_cookie_flow f;
-	struct syn_ack *a;
 	struct tcphdr *tcp;
-	__u32 timestamp = 0, last, low;
-	_Bool ecn;
+	__u32 last;
 
 	if (!w || !service || !config)
 		return DROPPED_MALFORMED;
 	if (!answer_possible(&w->packet))
 		return DROPPED_IMPOSSIBLE_SOURCE;
-	a = &w->answer;
 	last = w->packet.header - TCP_HEADER_MIN - 1;
 	asm volatile("" : "+r"(last));
 	if (last < TCP_OPTIONS_MAX && bpf_xdp_load_bytes(ctx, w->packet.l4 + TCP_HEADER_MIN, &w->options, last + 1))
@@ -91,16 +108,6 @@ __noinline int session_answer(struct xdp_md *ctx, struct session_work *w, const 
 	tcp = packet_at(data, w->packet.l4);
 	if ((void *)(tcp + 1) > end)
 		return DROPPED_MALFORMED;
-	ecn = (w->packet.tcp_flags & 0xc0) == 0xc0; /* RFC 3168 6.1.1 */
-	if (w->syn.timestamps)
-		timestamp = syn_cookie_timestamp(w->fallback, session_hash(&w->packet, service, service->epoch_parity),
-						 service->epoch_parity, service->cookie_bits);
-	f = syn_cookie_flow(&w->packet, tcp->seq, bpf_htonl(timestamp));
-	low = syn_cookie_low(w->syn.mss, w->syn.scale, w->syn.sack, ecn, syn_cookie_period());
-	a->acknowledged = bpf_htonl(bpf_ntohl(tcp->seq) + 1);
-	a->flags = TCP_FLAG_SYN_BIT | TCP_FLAG_ACK_BIT | (ecn ? TCP_FLAG_ECE_BIT : 0);
-	a->window = SYN_ACK_WINDOW;
-	a->sequence = bpf_htonl(syn_cookie_make(&config->syn_cookies, &f, low));
-	a->words = syn_ack_options(&w->syn, config->mss, config->scale, bpf_htonl(timestamp), a->options);
-	return answer_segment(ctx, &w->packet, a);
+	syn_answer(&w->answer, &w->packet, service, config, &w->syn, tcp->seq, w->fallback);
+	return answer_segment(ctx, &w->packet, &w->answer);
 }

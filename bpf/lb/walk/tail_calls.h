@@ -16,6 +16,7 @@ int lb_function(struct xdp_md *ctx);
 int lb_function_peer(struct xdp_md *ctx);
 int lb_session(struct xdp_md *ctx);
 int lb_hello(struct xdp_md *ctx);
+int lb_syn(struct xdp_md *ctx);
 
 /* Programs for packets that the fast path of lb does not handle: another one, the slow path by ingress, and the
  * programs that it hands packets to. Tail calls, because the programs do not fit on one stack, and a jump costs less
@@ -33,6 +34,7 @@ enum {
 	CALL_FUNCTION_PEER,
 	CALL_SESSION,
 	CALL_HELLO,
+	CALL_SYN,
 	TAIL_CALLS
 };
 
@@ -53,4 +55,5 @@ struct {
 				      [CALL_FUNCTION_PEER] = lb_function_peer,
 				      [CALL_SESSION] = lb_session,
 				      [CALL_HELLO] = lb_hello,
+				      [CALL_SYN] = lb_syn,
 			      } };

@@ -77,6 +77,7 @@ func fastWorld(t *testing.T) *world {
 		serviceOf("srv6", plus(vip6, 4), fastCookies(14, func(s *model.Service) { withServers(true, 1, 2, 3)(s); s.Forward = model.ForwardSRv6 })),
 		serviceOf("srv64", fastVIP(22), fastCookies(14, func(s *model.Service) { withServers(true, 1, 2, 3)(s); s.Forward = model.ForwardSRv6 })),
 		serviceOf("column", fastVIP(23), candidates(false)), serviceOf("column6", plus(vip6, 5), candidates(true)),
+		serviceOf("segments", plus(vip6, 13), func(s *model.Service) { candidates(true)(s); s.Forward = model.ForwardSRv6 }),
 		serviceOf("quic", fastVIP(24), fastQUIC(model.QUICSinglePass, 0, model.ForwardIPIP)), serviceOf("quic-plain", fastVIP(25), fastQUIC(model.QUICPlain, 4, model.ForwardIPIP)),
 		serviceOf("quic-gue", fastVIP(26), fastQUIC(model.QUICSinglePass, 0, model.ForwardGUE)), serviceOf("quic-four", fastVIP(27), fastQUIC(model.QUICFourPass, 5, model.ForwardIPIP)),
 		serviceOf("quic6", plus(vip6, 6), fastQUIC(model.QUICSinglePass, 0, model.ForwardIPIP)),
@@ -271,7 +272,7 @@ func TestTheFastPathDoesWhatTheSlowPathDoes(t *testing.T) {
 	comparePaths(t, fastWorld(t), fastKinds{
 		fast: []string{"web", "narrow", "wide", "hash", "older", "over6", "six", "six4", "hash6", "gue", "gue6", "srv6", "srv64", "column", "column6", "quic", "quic-plain", "quic-gue", "quic6",
 			"l2", "l2-six", "l2-hash", "udp", "udp6", "udp-gue", "udp-l2", "local", "udp-local", "allow", "allow6", "allow-quic"},
-		syns:     []string{"web", "rr", "p2c", "least", "awfd", "six", "srv6", "quic", "quic-plain", "quic-gue", "quic6", "l2", "l2-six", "local", "udp-local"},
+		syns:     []string{"web", "rr", "p2c", "least", "awfd", "column", "column6", "segments", "six", "srv6", "quic", "quic-plain", "quic-gue", "quic6", "l2", "l2-six", "local", "udp-local"},
 		starting: []string{"quic", "quic-plain", "quic-gue", "quic6"},
 		cookies:  []string{"web", "narrow", "wide", "gue", "over6", "l2", "six", "six4", "gue6", "srv6", "srv64", "quic-four", "allow", "allow6"},
 	})

@@ -277,3 +277,32 @@ func (w *world) comparesSYNs(random *rand.Rand) {
 		t.Errorf("answered: %v", answered)
 	}
 }
+
+// An address whose place is another's is found nevertheless: nobody is answered by its name.
+func TestAnAddressWithoutAPlaceIsNotAnswered(t *testing.T) {
+	w := newWorld(t, serviceOf("web", vip4, withSessions))
+	address := func(vip netip.Addr) (key plan.PortKey) {
+		copy(key.Address[:], vip.AsSlice())
+		return key
+	}
+	slot, _ := w.lb.vipSlot(address(vip4))
+	second := netip.MustParseAddr("10.0.0.1")
+	for ; ; second = second.Next() {
+		if other, _ := w.lb.vipSlot(address(second)); other == slot {
+			break
+		}
+	}
+	w.update(func(want *plan.Want) {
+		service := want.Services[0].Service
+		service.Name, service.VIP = "second", second
+		want.Services = append(want.Services, plan.Service{Service: service})
+	})
+	t.Cleanup(func() { mustSet(w.lb.objects.AddressesDisplaced.Set(uint32(0))) }) // the program is that of all tests
+	for _, pair := range [][2]netip.Addr{{vip4, second}, {second, vip4}} {
+		f := flow{netip.AddrPortFrom(pair[0], 999), netip.AddrPortFrom(pair[1], 443)}
+		linux := []byte{2, 4, 5, 0xb4, 4, 2, 8, 10, 1, 2, 3, 4, 0, 0, 0, 0, 1, 3, 3, 7}
+		if got := w.run(f.frame(f.synSegment(anySequence(), 0, linux))); got.verdict != lbVerdictDROPPED_IMPOSSIBLE_SOURCE {
+			t.Errorf("a SYN of %s to %s: %s", pair[0], pair[1], verdictNames[got.verdict])
+		}
+	}
+}

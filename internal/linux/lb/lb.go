@@ -115,7 +115,7 @@ func Open(dir string, limits plan.Limits) (*LB, error) {
 		err = lb.adoptVIPs()
 	}
 	if err == nil {
-		err = errors.Join(lb.enableThrough(), lb.enableReplicas(), lb.enableFunctions(), lb.enableSessions(), lb.FollowClock())
+		err = errors.Join(lb.enableThrough(), lb.enableReplicas(), lb.enableFunctions(), lb.enableSYNs(), lb.FollowClock())
 	}
 	if err != nil {
 		lb.Close()

@@ -28,10 +28,11 @@ type objects struct {
 var (
 	programsOfRewriting = []string{"lb_rewritten"}
 	programsOfTier      = []string{"lb_slow_tier"}
-	programsOfSessions  = []string{"lb_hello", "lb_session", "lb_slow_peer"}
+	programsOfSYNs      = []string{"lb_syn"} // of services with candidates
+	programsOfSessions  = []string{"lb_syn", "lb_hello", "lb_session", "lb_slow_peer"}
 	programsOfReplicas  = []string{"lb_replicated", "lb_ask", "lb_message", "lb_slow_peer", "replica_insert"}
 	programsOfFunctions = []string{"lb_function", "lb_function_peer"}
-	programsOnDemand    = slices.Concat(programsOfRewriting, programsOfTier, programsOfSessions, programsOfReplicas, programsOfFunctions)
+	programsOnDemand    = slices.Concat(programsOfRewriting, programsOfTier, programsOfSYNs, programsOfSessions, programsOfReplicas, programsOfFunctions)
 )
 
 // load loads all maps, and the programs that nobody has to ask for.
@@ -101,14 +102,18 @@ func (lb *LB) LoadAll() error {
 	return lb.objects.need(programsOnDemand)
 }
 
-// enableSessions loads what services of an earlier process need: packets of theirs may come at once.
-func (lb *LB) enableSessions() error {
+// enableSYNs loads what services of an earlier process need: packets of theirs may come at once.
+func (lb *LB) enableSYNs() error {
+	var errs []error
 	for _, number := range lb.tables.serviceRows {
 		if number.value != 0 && lb.tables.services[number.value].Session != 0 {
-			return lb.objects.need(programsOfSessions)
+			errs = append(errs, lb.objects.need(programsOfSessions))
+		}
+		if number.value != 0 && lb.tables.services[number.value].Columns > 1 {
+			errs = append(errs, lb.objects.need(programsOfSYNs))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // FollowClock tells the program how its clock differs from the time of day. It may change while the host runs: call it now and then.

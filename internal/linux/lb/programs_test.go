@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/ballast-lb/ballast/internal/linux/progtest"
+	"github.com/ballast-lb/ballast/internal/plan"
 )
 
 // A program that nobody needs costs nothing; one that somebody needs is where packets go on to it.
@@ -28,6 +29,9 @@ func TestProgramsAreLoadedWhenTheyAreNeeded(t *testing.T) {
 	progtest.Check(t, lb.AcceptTunnels(netip.MustParseAddr("10.1.0.1")))
 	expect(6, 2)
 	progtest.Check(t, lb.AcceptTunnels(netip.MustParseAddr("10.1.0.2")))
+	expect(6, 2)
+	progtest.Check(t, lb.apply(plan.WriteService{Row: 1, Value: plan.ServiceRow{Columns: 2}}))
+	expect(7, 3)
 	progtest.Check(t, lb.LoadAll())
 	spec, err := loadLb()
 	progtest.Check(t, err)

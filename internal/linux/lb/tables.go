@@ -63,6 +63,11 @@ func (lb *LB) apply(change plan.Change) error {
 	case plan.WriteServer:
 		t.servers[c.Row] = c.Value
 	case plan.WriteService:
+		if c.Value.Columns > 1 {
+			if err := lb.objects.need(programsOfSYNs); err != nil {
+				return err
+			}
+		}
 		t.services[c.Row] = c.Value
 	case plan.WriteSlots:
 		copy(t.slots[c.Base:], c.Slots)
@@ -214,7 +219,7 @@ func (lb *LB) fillVIPSlot(key plan.PortKey, number uint32) error {
 		}
 		defer atomic.StoreUint64(&slot.destination, destination)
 	default:
-		return nil
+		return lb.displaceAddress(key)
 	}
 	atomic.StoreUint32(&slot.number, number)
 	number = serviceOfVIP(number)
@@ -223,6 +228,14 @@ func (lb *LB) fillVIPSlot(key plan.PortKey, number uint32) error {
 		lb.vipSlotsOf[number] = append(lb.vipSlotsOf[number], slot)
 	}
 	return nil
+}
+
+// displaceAddress tells packets to look for addresses in vips if the key of one, of IPv4, has no slot.
+func (lb *LB) displaceAddress(key plan.PortKey) error {
+	if key.IPv6 != 0 || key.Protocol != 0 {
+		return nil
+	}
+	return lb.objects.AddressesDisplaced.Set(uint32(1))
 }
 
 // isJoin reports whether a destination is where subflows join a server (mptcp). Those lie in vips alone.
@@ -281,6 +294,11 @@ func (lb *LB) adoptVIPSlots(vips map[plan.PortKey]uint32) error {
 	changed, ofLists := false, map[*vipSlot]bool{}
 	for key, number := range vips {
 		slot, destination := lb.vipSlot(key)
+		if slot != nil && slot.destination != destination {
+			if err := lb.displaceAddress(key); err != nil {
+				return err
+			}
+		}
 		if slot == nil || slot.destination != destination || isJoin(number) {
 			continue
 		}

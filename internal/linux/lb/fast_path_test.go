@@ -254,9 +254,9 @@ func (w *world) eachService(visit func(plan.Place)) {
 }
 
 func (w *world) allTraffic() map[string]map[uint16]ServerTraffic {
-	all := map[string]map[uint16]ServerTraffic{}
+	all, places := map[string]map[uint16]ServerTraffic{}, w.tables.Places()
 	for i := range w.want.Services {
-		all[w.want.Services[i].Name] = w.serverTraffic(w.want.Services[i].Name)
+		all[w.want.Services[i].Name] = w.trafficAt(places[w.want.Services[i].Name])
 	}
 	return all
 }

@@ -377,8 +377,13 @@ func (w *world) empty(m *ebpf.Map) {
 // serverTraffic returns the counters of all servers of a service, by id.
 func (w *world) serverTraffic(name string) map[uint16]ServerTraffic {
 	w.Helper()
+	return w.trafficAt(w.tables.Places()[name])
+}
+
+func (w *world) trafficAt(place plan.Place) map[uint16]ServerTraffic {
+	w.Helper()
 	all := map[uint16]ServerTraffic{}
-	for id, index := range maps.Clone(w.tables.Places()[name].Counters) {
+	for id, index := range place.Counters {
 		traffic, err := w.lb.ServerTraffic(index)
 		if err != nil {
 			w.Fatal(err)

@@ -26,12 +26,12 @@ inline_always __u32 class_members(__u64 word)
 }
 
 /* Where nobody has a weight above 0 everybody is drawn from: ECMP. */
-__noinline int dispatch_by_classes(const struct service *service)
+inline_always int dispatch_by_classes(const struct service *service)
 {
 	__u32 random = draw();
 	__u32 classes, members, count, weight = 0;
 
-	if (!service || !service->members)
+	if (!service->members)
 		return NO_ID;
 	classes = service->classes;
 	members = service->members;
@@ -50,4 +50,10 @@ __noinline int dispatch_by_classes(const struct service *service)
 	 * ratio. */
 	random *= 0x9e3779b1;
 	return turn_id(round_word(service, classes + weight * members + ((__u64)random * count >> 32)));
+}
+
+/* See call_dispatch_by_least. */
+__noinline int call_dispatch_by_classes(const struct service *service)
+{
+	return service ? dispatch_by_classes(service) : NO_ID;
 }

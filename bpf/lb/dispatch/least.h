@@ -37,15 +37,13 @@ inline_always __s64 lowest_rank(const struct least_loaded *all)
 }
 
 /* rounds: turns by weight; then one for each id, 0 where it may not get new connections. */
-__noinline int dispatch_by_least(const struct service *service, __u32 number)
+inline_always int dispatch_by_least(const struct service *service, __u32 number)
 {
 	struct least_loaded *all;
 	__u32 round;
 	__s64 cost, best;
 	__u64 turn;
 
-	if (!service)
-		return NO_ID;
 	round = service->rounds_count - service->id_turns;
 	all = least_loaded_of(service);
 	if (!round || !all)
@@ -55,4 +53,10 @@ __noinline int dispatch_by_least(const struct service *service, __u32 number)
 	least_loaded_update(all, turn, cost);
 	best = lowest_rank(all);
 	return best >> 16 < cost ? turn_id(best) : turn_id(turn);
+}
+
+/* The same, called, for programs whose stack has no room for it. */
+__noinline int call_dispatch_by_least(const struct service *service, __u32 number)
+{
+	return service ? dispatch_by_least(service, number) : NO_ID;
 }

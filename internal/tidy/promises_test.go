@@ -55,7 +55,7 @@ func TestWhatUsersOfOthersHaveReportedHasATest(t *testing.T) {
 	}
 	for _, wanted := range []string{"kubernetes/kubernetes#129605", "cilium/cilium#23761", "cilium/cilium#27726", "cilium/cilium#29667", "cilium/cilium#48271",
 		"cilium/cilium#48050", "loxilb-io/loxilb#1020", "github/glb-director#139",
-		"xdp-project/xdp-tools#400"} {
+		"facebookincubator/katran#13", "facebookincubator/katran#20", "xdp-project/xdp-tools#400"} {
 		if tests[wanted] == "" {
 			t.Errorf("no test shows %s", wanted)
 		}

@@ -59,6 +59,7 @@ type fleet struct {
 	spaces map[string]*netspace.Space
 	file   string
 	wire   *link.Wire
+	device string // that the load balancer is started with; empty: eth0
 }
 
 func newFleet(t *testing.T, mode attach.XDPMode, cards []string, arms int) *fleet {
@@ -173,6 +174,14 @@ func (f *fleet) flags(node string) []string {
 	return []string{"--run-dir", filepath.Join(filepath.Dir(f.file), node)}
 }
 
+// interfaceOf is what a daemon of the role is started with.
+func (f *fleet) interfaceOf(role string) string {
+	if role == "lb" && f.device != "" {
+		return f.device
+	}
+	return "eth0"
+}
+
 // run runs ballast to its end in a node's namespace.
 func (f *fleet) run(node string, arguments ...string) ([]byte, error) {
 	var output, complaint outputs
@@ -219,7 +228,7 @@ func (f *fleet) refusal(command *exec.Cmd) (said string) {
 func (f *fleet) start(role, node string) (stop func()) {
 	f.t.Helper()
 	var log outputs
-	arguments := append([]string{role, "-f", f.file, "--interface", "eth0", "--xdp-mode", string(f.mode),
+	arguments := append([]string{role, "-f", f.file, "--interface", f.interfaceOf(role), "--xdp-mode", string(f.mode),
 		"--state-dir", filepath.Join(filepath.Dir(f.file), node+"-state")}, f.flags(node)...)
 	if role == "agent" {
 		arguments = append(arguments, "--server", node)
@@ -240,11 +249,7 @@ func (f *fleet) start(role, node string) (stop func()) {
 		if err := <-ended; err != nil {
 			f.t.Errorf("%s on %s: %v: %s", role, node, err, log.Bytes())
 		}
-		detach := []string{"--detach"}
-		if role == "agent" { // some connections may be left
-			detach = append(detach, "--yes")
-		}
-		if _, err := f.run(node, append([]string{role}, detach...)...); err != nil {
+		if _, err := f.run(node, role, "--detach"); err != nil {
 			f.t.Error(err)
 		}
 	}
@@ -319,7 +324,7 @@ func (f *fleet) healthy() {
 // doctor finds no problem on a node.
 func (f *fleet) doctor(role, node string) {
 	f.t.Helper()
-	arguments := []string{"doctor", "--json", "--role", role, "-f", f.file, "--interface", "eth0"}
+	arguments := []string{"doctor", "--json", "--role", role, "-f", f.file, "--interface", f.interfaceOf(role)}
 	if role == "agent" {
 		arguments = append(arguments, "--server", node)
 	}

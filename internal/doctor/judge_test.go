@@ -284,13 +284,9 @@ func TestOneFaultIsOneFinding(t *testing.T) {
 		{"other role", RoleLB, func(f *facts) { f.Daemon.Role = RoleAgent }, "daemon", Problem, "--instance"},
 		{"other file", RoleLB, func(f *facts) { f.Daemon.SHA256 = "other" }, "daemon", Problem, "reload"},
 		{"refused file", RoleLB, func(f *facts) { f.Daemon.Refused = "a.yaml:3: x" }, "daemon", Problem, "correct"},
-		{"refused, under another name", RoleAgent, func(f *facts) {
-			f.Instance, f.Daemon.Refused = "s1", "`ballast ctl --instance s1 config reload --force`"
-		}, "daemon", Problem, "if it is right, ballast ctl --instance s1 config reload --force"},
+		{"refused, under another name", RoleAgent, func(f *facts) { f.Instance, f.Daemon.Refused = "s1", "`config reload --force`" }, "daemon", Problem, "if it is right, ballast ctl --instance s1 config reload --force"},
 		{"refused for its connections", RoleAgent, func(f *facts) { f.Daemon.Refused = "keys: if the file is right: `ballast ctl config reload --force`" }, "daemon", Problem, "if it is right, ballast ctl config reload --force"},
-		{"refused as half a file", RoleLB, func(f *facts) {
-			f.Daemon.Refused = "is it whole? `ballast ctl config reload --force --allow-remove` takes it"
-		}, "daemon", Problem, "if it is right, ballast ctl config reload --force --allow-remove"},
+		{"refused as half a file", RoleLB, func(f *facts) { f.Daemon.Refused = "`config reload --force --allow-remove`" }, "daemon", Problem, "if it is right, ballast ctl config reload --force --allow-remove"},
 		{"a gateway that is dead", RoleAgent, func(f *facts) {
 			f.Daemon.Gateways = []api.Gateway{{Address: netip.MustParseAddr("10.0.0.1"), Answers: true}, {Address: netip.MustParseAddr("10.0.0.2")}}
 		}, "gateway", Warning, "UDP port 3784"},

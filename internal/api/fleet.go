@@ -53,6 +53,8 @@ type Desired interface {
 	// ForgetNode forgets nodes of that name that are lost, of one role or, if that is empty, of all; connect.CodeNotFound if none is,
 	// connect.CodeFailedPrecondition if one is connected.
 	ForgetNode(ctx context.Context, dryRun bool, name string, role pki.Role) (changes []string, err error)
+	// Explain asks load balancers what would become of a packet; MadeUpFromProto takes it.
+	Explain(ctx context.Context, packet *ballastv1.MadeUpPacket) ([]*ballastv1.Explanation, error)
 	// Replicas tells of the ring that keeps the replicated table.
 	Replicas(ctx context.Context) (*ballastv1.ListReplicasResponse, error)
 	// DrainReplica keeps a load balancer off the ring, or lets it on again; connect.CodeNotFound if none of that name is known.

@@ -28,7 +28,11 @@ func TestWhateverIsReadSaysWhenItMayBeOld(t *testing.T) {
 			if memory.Stale = nil; why != "" {
 				memory.Stale = errors.New(why)
 			}
-			response, err := http.Post(url+"/ballast.v1.Fleet/"+string(method.Name()), "application/json", strings.NewReader("{}"))
+			question := "{}"
+			if method.Name() == "ListExplanations" {
+				question = `{"packet": {"client": "203.0.113.7:1", "vip": "198.51.100.10:80"}}`
+			}
+			response, err := http.Post(url+"/ballast.v1.Fleet/"+string(method.Name()), "application/json", strings.NewReader(question))
 			if err != nil {
 				t.Fatal(err)
 			}

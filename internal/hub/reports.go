@@ -135,6 +135,8 @@ func (h *Hub) report(p *peer, message *ballastv1.FromNode) error {
 		h.options.Reports.Traffic(p.identity.Name, trafficFromProto(m.Traffic))
 	case *ballastv1.FromNode_Health:
 		h.options.Reports.Health(p.identity.Name, healthFromProto(m.Health))
+	case *ballastv1.FromNode_Explained:
+		h.Topics.explained(&p.subscriber, m.Explained)
 	case *ballastv1.FromNode_Replica:
 		h.Nodes.recordReplica(p, m.Replica)
 		if h.options.Replicated != nil {
@@ -149,7 +151,7 @@ func senderOf(message *ballastv1.FromNode) pki.Role {
 	switch message.Message.(type) {
 	case *ballastv1.FromNode_Load, *ballastv1.FromNode_Keys:
 		return pki.Agent
-	case *ballastv1.FromNode_Traffic, *ballastv1.FromNode_Health, *ballastv1.FromNode_Replica:
+	case *ballastv1.FromNode_Traffic, *ballastv1.FromNode_Health, *ballastv1.FromNode_Replica, *ballastv1.FromNode_Explained:
 		return pki.LB
 	}
 	return ""

@@ -34,6 +34,7 @@ type Topics struct {
 	state       desiredState
 	ring        ring
 	checks      checks
+	questions   questions
 	soft        softState
 
 	order []topic // all of them; does not change
@@ -47,9 +48,10 @@ func newTopics(controller string, credentials *pki.Credentials, log *slog.Logger
 		state:       newDesiredState(m),
 		ring:        ring{subscribers: subscribers{}, credentials: credentials, log: log},
 		checks:      checks{subscribers: subscribers{}},
+		questions:   newQuestions(),
 		soft:        newSoftState(m),
 	}
-	t.order = []topic{&t.revocations, &t.judging, &t.sources, &t.state, &t.ring, &t.checks, &t.soft}
+	t.order = []topic{&t.revocations, &t.judging, &t.sources, &t.state, &t.ring, &t.checks, &t.questions, &t.soft}
 	return t
 }
 

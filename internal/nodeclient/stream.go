@@ -48,6 +48,7 @@ type Options struct {
 	OnSources     func(controller string, sources *ballastv1.TunnelSources)
 	OnReplicas    func(controller string, view *ballastv1.ReplicaView)
 	OnRevocations func(controller string, revocations *ballastv1.Revocations)
+	OnQuestion    func(controller string, question *ballastv1.Question)
 	OnLeft        func(controller string) // its stream has ended
 	// Dial connects, below TLS; nil: as usual.
 	Dial pki.DialFunc
@@ -83,6 +84,15 @@ func (s *Streams) Send(message *ballastv1.FromNode) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	for _, stream := range s.streams {
+		stream.put(message)
+	}
+}
+
+// Answer gives a message to one controller, if it is still connected.
+func (s *Streams) Answer(controller string, message *ballastv1.FromNode) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if stream := s.streams[controller]; stream != nil {
 		stream.put(message)
 	}
 }
@@ -341,6 +351,8 @@ func (s *Streams) receive(controller string, stream *connect.BidiStreamForClient
 			call(s.options.OnRevocations, controller, m.Revocations)
 		case *ballastv1.ToNode_Replicas:
 			rings.put(m.Replicas)
+		case *ballastv1.ToNode_Question:
+			call(s.options.OnQuestion, controller, m.Question)
 		}
 	}
 }

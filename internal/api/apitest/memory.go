@@ -29,6 +29,7 @@ type Memory struct {
 	Activity     func() uint64          // of all servers; nil: nobody speaks to them
 	Members      []*ballastv1.NodeStatus
 	Predecessors map[string]uint64                  // connections that went on to them, by service
+	Explanations []*ballastv1.Explanation           // of any packet
 	Unhealthy    map[string]bool                    // servers, by name
 	Starting     map[string]*ballastv1.ServerStatus // servers, by name: their SlowStart and WholeAt
 	Holders      func(*model.Fleet) *rotation.Nodes // of keys; nil: everybody has what there is, and no connection lives
@@ -285,6 +286,13 @@ func (m *Memory) Sources(service string) (list []*ballastv1.SourceStatus) {
 		}
 	}
 	return list
+}
+
+// Explain implements api.Desired: nobody is asked, and says so.
+func (m *Memory) Explain(context.Context, *ballastv1.MadeUpPacket) ([]*ballastv1.Explanation, error) {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	return m.Explanations, nil
 }
 
 // LostLoadBalancers implements api.Desired.

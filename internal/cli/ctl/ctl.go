@@ -20,7 +20,7 @@ func Command() *cobra.Command {
 	cmd.AddGroup(&cobra.Group{ID: "commands", Title: "Commands:"}, &cobra.Group{ID: "short", Title: "Short forms:"})
 	node := fleet.Node(c)
 	node.AddCommand(ask.Short("invite", "invite add", invite.Add(c)))
-	group(cmd, "commands", fleet.Service(c), fleet.Server(c), fleet.Source(c), node, invite.Command(c), fleet.Replica(c), fleet.Controller(c), fleet.Fleet(c), fleet.History(c), fleet.Apply(c),
+	group(cmd, "commands", fleet.Service(c), fleet.Server(c), fleet.Source(c), node, invite.Command(c), fleet.Replica(c), fleet.Controller(c), fleet.Fleet(c), fleet.History(c), fleet.Apply(c), fleet.Explain(c),
 		keys.Key(c), keys.Ticket(c),
 		local.Status(c), local.Counter(c), local.Metrics(c), local.Connection(c), local.Suspect(c), local.Session(c), local.Trace(c), local.Config(c), local.QUIC(c),
 		local.BGP(c), local.L2(c), local.Backup(c), pki.Command(c), contexts.Command(c))

@@ -19,6 +19,8 @@ var readers = map[string][]string{
 	"ListReplicas":    {"replicas"},
 	"ListTicketKeys":  {"tickets"},
 	"ListRevocations": {"pki list"},
+
+	"ListExplanations": {"explain 203.0.113.7:1 198.51.100.10:443"},
 }
 
 func TestWhoeverReadsWhatMayBeOldIsWarned(t *testing.T) {
@@ -31,6 +33,7 @@ func TestWhoeverReadsWhatMayBeOldIsWarned(t *testing.T) {
 	}
 	byEveryWay(t, func(t *testing.T, ctl *terminal) {
 		ctl.must("apply", "-f", write(t, fleetFile), "--yes")
+		ctl.memory.Explanations = []*ballastv1.Explanation{{Node: "lb1", Verdict: "forwarded_new"}}
 		ctl.memory.Stale = errors.New("no leader")
 		const warning = "warning: this may not be the newest state: no leader\n"
 		for _, commands := range readers {

@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -105,6 +107,16 @@ func (f *Fleet) Servers(_ context.Context, service string) ([]*ballastv1.ServerS
 	servers := f.o.Engine.Servers(service)
 	f.o.Engine.MarkAgents(servers, f.o.Joined.Agents())
 	return hub.ServersToProto(servers), nil
+}
+
+// Explain implements api.Desired.
+func (f *Fleet) Explain(ctx context.Context, packet *ballastv1.MadeUpPacket) ([]*ballastv1.Explanation, error) {
+	answers, err := f.o.Joined.Explain(ctx, packet)
+	for _, name := range f.o.Nodes.LostLoadBalancers() {
+		answers = append(answers, &ballastv1.Explanation{Node: name, Error: "is not connected to this controller: ask it there"})
+	}
+	slices.SortStableFunc(answers, func(a, b *ballastv1.Explanation) int { return strings.Compare(a.Node, b.Node) })
+	return answers, err
 }
 
 // Replicas implements api.Desired.

@@ -263,7 +263,7 @@ func (e *encoder) packets(at time.Time, v *View) (list []float64) {
 	grown := e.byVerdict.add(at, v.Verdicts)
 	list = make([]float64, len(rungs))
 	for verdict, rate := range grown {
-		if i := slices.Index(rungs, rungFor(verdict)); i >= 0 {
+		if i := slices.Index(rungs, RungOf(verdict)); i >= 0 {
 			list[i] += rate
 		}
 	}

@@ -37,8 +37,8 @@ var rungOf = map[string]string{
 	"forwarded_in_fragments":     "other",
 }
 
-// rungFor is the group of a verdict; empty: it is of no packet to or from a server.
-func rungFor(verdict string) string {
+// RungOf is the group of a verdict; empty: it is of no packet to or from a server.
+func RungOf(verdict string) string {
 	if rung := rungOf[verdict]; rung != "" {
 		return rung
 	}

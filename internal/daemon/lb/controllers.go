@@ -37,7 +37,15 @@ func (r remote) newClient() *nodeclient.Client {
 		OnChecks:      r.onChecks,
 		OnRevocations: r.revocations.Take,
 		OnReplicas:    func(controller string, view *ballastv1.ReplicaView) { r.replication.OnView(controller, view) },
+		OnQuestion:    r.onQuestion,
 		OnLeft:        r.onLeft,
+	})
+}
+
+// onQuestion answers the controller that asks, and no other.
+func (r remote) onQuestion(controller string, q *ballastv1.Question) {
+	r.explainer.Ask(q, func(answer *ballastv1.Explained) {
+		r.controllers.Answer(controller, &ballastv1.FromNode{Message: &ballastv1.FromNode_Explained{Explained: answer}})
 	})
 }
 

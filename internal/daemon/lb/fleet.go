@@ -149,6 +149,11 @@ func (f fleetAPI) Nodes(context.Context) ([]*ballastv1.NodeStatus, error) {
 	return nodes, nil
 }
 
+// Explain asks nobody else.
+func (f fleetAPI) Explain(_ context.Context, packet *ballastv1.MadeUpPacket) ([]*ballastv1.Explanation, error) {
+	return []*ballastv1.Explanation{f.explainer.Explain(packet)}, nil
+}
+
 // ForgetNode has nothing to forget.
 func (f fleetAPI) ForgetNode(context.Context, bool, string, pki.Role) ([]string, error) {
 	return nil, connect.NewError(connect.CodeFailedPrecondition, errors.New("a load balancer remembers no other nodes: controllers do"))

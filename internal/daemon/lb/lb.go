@@ -14,6 +14,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/lb/clocks"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/dataplane"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/decider"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/explain"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/l2"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/liveness"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/replication"
@@ -70,6 +71,7 @@ type parts struct {
 	sweeper     *sweeper.Sweeper
 	checks      *checks.Checks
 	tracer      *tracing.Tracer
+	explainer   *explain.Explainer
 	local       *decider.Local                // with a file: decides in this process
 	alone       atomic.Pointer[decider.Local] // without: judges while no controller does; nil: they do
 	controllers *nodeclient.Client            // without

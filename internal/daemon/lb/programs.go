@@ -4,8 +4,10 @@ package lb
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -43,6 +45,13 @@ func (p *programs) status() (s attachedTo) {
 		s.problems = append(s.problems, p.failed)
 	}
 	return s
+}
+
+// devices are the indexes of those that the program is on.
+func (p *programs) devices() []int {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	return slices.Collect(maps.Keys(p.attachments.Running()))
 }
 
 // cannotForward is why no packet for a VIP is forwarded, empty: some are.

@@ -25,6 +25,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/lb/dataplane"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/decider"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/desired"
+	"github.com/ballast-lb/ballast/internal/daemon/lb/explain"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/flowlog"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/l2"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/liveness"
@@ -223,6 +224,7 @@ func (lb *lifecycle) start(interfaces []*net.Interface, flows *flowlog.Log) erro
 	lb.sweeper = sweeper.New(sweeper.Options{Tables: lb.tables, Flows: flows, Save: lb.saveState, Log: lb.log})
 	lb.synProxy = synproxy.New(lb.tables, lb.log)
 	lb.tracer = &tracing.Tracer{Tables: lb.tables, Log: lb.log}
+	lb.explainer = explain.New(lb.name, lb.tables, lb.programs.devices)
 	lb.programs.attachments.Hooks = lb.tables.Path()
 	lb.programs.exits.Hooks, lb.programs.exits.Log = lb.tables.Path(), lb.log
 	if saved != nil {
@@ -269,6 +271,7 @@ func (lb *lifecycle) run(ctx context.Context, listener net.Listener, undo func()
 	running.Go(func() { lb.bgp.Run(ctx) })
 	running.Go(func() { lb.l2.Run(ctx) })
 	running.Go(func() { lb.liveness.Run(ctx) })
+	running.Go(func() { lb.explainer.Run(ctx) })
 	running.Go(func() { lb.synProxy.Run(ctx) })
 	running.Go(func() { readiness.Log(ctx, lb.log, observer{lb.changes}.notReady) })
 	if lb.credentials != nil {

@@ -48,6 +48,7 @@ type LB struct {
 	runInsert ebpf.RunOptions // of entries
 	functions bool            // there are prefixes of network functions
 	host      []netip.Addr    // addresses of this host
+	dry       dry
 }
 
 // lbTables are the maps that packets read by index, as memory. The kernel rounds elements up to eight bytes.
@@ -209,7 +210,7 @@ func (lb *LB) Close() error {
 		errs = append(errs, unix.Munmap(memory))
 	}
 	lb.tables = lbTables{}
-	return errors.Join(append(errs, lb.attached.pins.Release(), lb.attached.host.Close(), lb.objects.Close())...)
+	return errors.Join(append(errs, lb.attached.pins.Release(), lb.attached.host.Close(), lb.dry.close(), lb.objects.Close())...)
 }
 
 // Know tells the program the address of a device: frames that come in there for others are not for it.

@@ -69,7 +69,7 @@ func (lb *LB) StartTrace(filter TraceFilter) (*Trace, error) {
 	}
 	t := &Trace{lb: lb, reader: reader}
 	t.close = sync.OnceValue(func() error { return errors.Join(lb.objects.TraceEnabled.Set(uint32(0)), reader.Close()) })
-	if err := errors.Join(t.drain(), lb.objects.TraceEnabled.Set(uint32(1))); err != nil {
+	if err := errors.Join(drain(reader), lb.objects.TraceEnabled.Set(uint32(1))); err != nil {
 		t.Close()
 		return nil, err
 	}
@@ -77,11 +77,11 @@ func (lb *LB) StartTrace(filter TraceFilter) (*Trace, error) {
 }
 
 // drain drops what an earlier trace left unread.
-func (t *Trace) drain() error {
-	t.reader.SetDeadline(time.Unix(1, 0))
+func drain(events *ringbuf.Reader) error {
+	events.SetDeadline(time.Unix(1, 0))
 	for {
-		if _, err := t.reader.Read(); err != nil {
-			t.reader.SetDeadline(time.Time{})
+		if _, err := events.Read(); err != nil {
+			events.SetDeadline(time.Time{})
 			if errors.Is(err, os.ErrDeadlineExceeded) {
 				return nil
 			}
@@ -116,11 +116,15 @@ func (t *Trace) Next() (TraceEvent, error) {
 	if err != nil {
 		return TraceEvent{}, err
 	}
+	return readEvent(record.RawSample)
+}
+
+func readEvent(sample []byte) (TraceEvent, error) {
 	var raw lbTraceEvent
-	if len(record.RawSample) < int(unsafe.Sizeof(raw)) {
-		return TraceEvent{}, fmt.Errorf("read trace event: %d bytes are too few", len(record.RawSample))
+	if len(sample) < int(unsafe.Sizeof(raw)) {
+		return TraceEvent{}, fmt.Errorf("read trace event: %d bytes are too few", len(sample))
 	}
-	raw = *(*lbTraceEvent)(unsafe.Pointer(&record.RawSample[0]))
+	raw = *(*lbTraceEvent)(unsafe.Pointer(&sample[0]))
 	event := TraceEvent{
 		Time: onWall(raw.TimeNs), Interface: int(raw.Frame.Interface), StandsFor: raw.Frame.StandsFor, FrameLength: raw.Frame.Length,
 		Source:      wire.AddrPort(raw.Source, raw.SourcePort, raw.Ipv6 != 0),

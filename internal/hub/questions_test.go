@@ -1,0 +1,111 @@
+package hub
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"connectrpc.com/connect"
+
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/fleettest"
+	"github.com/ballast-lb/ballast/internal/pki"
+)
+
+// question waits for the next one that a node is sent.
+func question(c *fleettest.Conversation) *ballastv1.Question {
+	for {
+		if q := c.Next().GetQuestion(); q != nil {
+			return q
+		}
+	}
+}
+
+func explained(number uint64, e *ballastv1.Explanation) *ballastv1.FromNode {
+	return &ballastv1.FromNode{Message: &ballastv1.FromNode_Explained{Explained: &ballastv1.Explained{Number: number, Explanation: e}}}
+}
+
+// asks begins a question and returns where its answers come.
+func asks(hub *Hub, ctx context.Context) <-chan []*ballastv1.Explanation {
+	answers := make(chan []*ballastv1.Explanation, 1)
+	go func() {
+		list, _ := hub.Nodes.Explain(ctx, &ballastv1.MadeUpPacket{Client: "203.0.113.7:1", Vip: "198.51.100.10:80"})
+		answers <- list
+	}()
+	return answers
+}
+
+func TestEveryLoadBalancerIsAskedOnceAndSpeaksForItself(t *testing.T) {
+	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
+	hub.Topics.SetState(fleettest.View(1, fleettest.Service("web", 1)))
+	lb1, lb2, agent := fleettest.Join(t, address, ca.Issue(pki.LB, "lb1")), fleettest.Join(t, address, ca.Issue(pki.LB, "lb2")), fleettest.Join(t, address, ca.Issue(pki.Agent, "s1"))
+	lb1.State()
+	lb2.State()
+	answers := asks(hub, t.Context())
+	first, second := question(lb1), question(lb2)
+	if first.Number != second.Number || first.Packet.GetVip() != "198.51.100.10:80" {
+		t.Fatalf("asked %v and %v", first, second)
+	}
+	for _, late := range []uint64{first.Number + 1, 0} { // of another question, or none
+		fleettest.Require(t, lb1.Send(explained(late, &ballastv1.Explanation{Verdict: "late"})))
+	}
+	fleettest.Require(t, lb1.Send(explained(first.Number, nil))) // it says nothing
+	fleettest.Require(t, lb1.Send(explained(first.Number, &ballastv1.Explanation{Node: "lb2", Verdict: "forwarded_new\x1b[2J", Headers: make([]string, 10_000)})))
+	fleettest.Require(t, lb1.Send(explained(first.Number, &ballastv1.Explanation{Verdict: "again"})))
+	fleettest.Require(t, lb2.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Hello{Hello: &ballastv1.Hello{}}})) // its stream ends without an answer
+	list := <-answers
+	if len(list) != 2 {
+		t.Fatalf("answers are %v", list)
+	}
+	of := map[string]*ballastv1.Explanation{list[0].Node: list[0], list[1].Node: list[1]}
+	if e := of["lb1"]; e.GetVerdict() != "forwarded_new [2J" || len(e.GetHeaders()) > answerList {
+		t.Errorf("lb1 said %v", e)
+	}
+	if e := of["lb2"]; !strings.Contains(e.GetError(), "ended before it answered") {
+		t.Errorf("lb2 said %v", e)
+	}
+	fleettest.Require(t, agent.Send(explained(first.Number, &ballastv1.Explanation{})))
+	if why := agent.Ends(); !strings.Contains(why.Message(), "is sent by nodes of role lb") {
+		t.Errorf("an agent that answers ended with %v", why)
+	}
+}
+
+func TestWhoDoesNotAnswerIsNamed(t *testing.T) {
+	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
+	hub.Topics.SetState(fleettest.View(1, fleettest.Service("web", 1)))
+	if list, err := hub.Nodes.Explain(t.Context(), nil); err != nil || len(list) != 0 {
+		t.Errorf("without load balancers: %v, %v", list, err)
+	}
+	lb := fleettest.Join(t, address, ca.Issue(pki.LB, "lb1"))
+	lb.State()
+	ctx, cancel := context.WithCancel(t.Context())
+	answers := asks(hub, ctx)
+	question(lb)
+	cancel() // as the time of the question does
+	if list := <-answers; len(list) != 1 || list[0].Node != "lb1" || !strings.Contains(list[0].Error, "does not answer within") {
+		t.Errorf("answers are %v", list)
+	}
+	hub.Topics.mutex.Lock()
+	left := len(hub.Topics.questions.open)
+	hub.Topics.mutex.Unlock()
+	if left != 0 {
+		t.Errorf("%d questions are kept", left)
+	}
+}
+
+func TestQuestionsAreBounded(t *testing.T) {
+	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
+	hub.Topics.SetState(fleettest.View(1, fleettest.Service("web", 1)))
+	lb := fleettest.Join(t, address, ca.Issue(pki.LB, "lb1"))
+	lb.State()
+	for range questionsMost {
+		asks(hub, t.Context())
+		question(lb)
+	}
+	if _, err := hub.Nodes.Explain(t.Context(), nil); connect.CodeOf(err) != connect.CodeResourceExhausted {
+		t.Errorf("one more: %v", err)
+	}
+}

@@ -64,7 +64,8 @@ func (r *rotationTrial) run() {
 		world.Step{What: "two operators go on, silent clients speak", Do: r.goOn},
 		world.Step{What: "rotate to 3 while agents are dead", Do: r.rotateWithoutAgents},
 		world.Step{What: "rotate to 4, and force it on a silent client", Do: r.force},
-		world.Step{What: "all connections but that one speak", Do: func() { r.talk(r.kept...) }})
+		world.Step{What: "all connections but that one speak", Do: func() { r.talk(r.kept...) }},
+		world.Step{What: "ask what a client's SYN would meet", Do: r.explain})
 }
 
 // controllersFrom are the controllers in turn, beginning with one of them.
@@ -246,4 +247,22 @@ func (r *rotationTrial) force() {
 	r.done(4, rotation)
 	err := silent[0].Talk()
 	r.result.Expect(errors.Is(err, syscall.ECONNRESET), "the connection that the force was for: %v", err)
+}
+
+// explain: each load balancer says that a new connection gets a server that does not drain.
+func (r *rotationTrial) explain() {
+	var answers []struct {
+		Node, Error, Verdict, Action string
+		Candidates                   []struct{ Name string }
+	}
+	printed := script.Must(r.Operator.Ctl("explain", r.kept[0].Client.LocalAddr().String(), r.Fleet.Target(), "--json"))
+	script.Check(json.Unmarshal([]byte(printed), &answers))
+	r.result.Expect(len(answers) == r.Network.LBs, "%d load balancers say what they would do: %s", len(answers), printed)
+	for _, a := range answers {
+		right := a.Error == "" && a.Verdict == "forwarded_new" && a.Action == "send" && len(a.Candidates) == 2
+		for _, c := range a.Candidates {
+			right = right && c.Name != world.ServerName(1)
+		}
+		r.result.Expect(right, "%s would do something else with a SYN: %s", a.Node, printed)
+	}
 }

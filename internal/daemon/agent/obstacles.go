@@ -44,7 +44,7 @@ func (r *reconciler) obstacles() (found, problems []string) {
 	if r.serving.Left && r.serving.Any() {
 		problems = append(problems, "only connections of before go on: "+r.whyUnnamed())
 	}
-	problems = slices.Concat(problems, r.serving.Unsucceeded(), r.features.problems())
+	problems = slices.Concat(problems, r.serving.LostPredecessors(), r.features.problems())
 	if unsaved := r.desired.Saved.Unsaved(); unsaved != "" {
 		problems = append(problems, unsaved)
 	}

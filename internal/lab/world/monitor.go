@@ -180,8 +180,8 @@ func (m *Monitor) Succeeded(lbs ...string) (connections int, err error) {
 	return connections, nil
 }
 
-// Unsucceeded is of how many services a load balancer says, by status and by service, that packets for the predecessor are lost.
-func (m *Monitor) Unsucceeded(lb string) (services int, err error) {
+// LostPredecessors is of how many services a load balancer says, by status and by service, that packets for the predecessor are lost.
+func (m *Monitor) LostPredecessors(lb string) (services int, err error) {
 	var status api.LBStatus
 	if err := m.rollout.Client(lb).Get(m.rollout.lab.Context, api.PathStatus, &status); err != nil {
 		return 0, err

@@ -254,8 +254,8 @@ func (s *Serving) HandsOnBy() map[netip.Addr]plan.Path {
 	return used
 }
 
-// Unsucceeded are the predecessors that this host hands packets to and has no way to, in words.
-func (s *Serving) Unsucceeded() (problems []string) {
+// LostPredecessors are the predecessors that this host hands packets to and has no way to, in words.
+func (s *Serving) LostPredecessors() (problems []string) {
 	for _, served := range s.Wanted.Direct {
 		predecessor := &served.Service.Predecessor
 		if !predecessor.Exists() || !served.Service.Affinity.Cookies() {

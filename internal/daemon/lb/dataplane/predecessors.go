@@ -57,8 +57,8 @@ func (r *returning) loops(service string, at time.Time) bool {
 	return !last.IsZero() && at.Sub(last) < loopMemory
 }
 
-// Unsucceeded are the predecessors that packets go to, or may, and do not reach, in words.
-func (t *Tables) Unsucceeded(at time.Time) (problems []string) {
+// LostPredecessors are the predecessors that packets go to, or may, and do not reach, in words.
+func (t *Tables) LostPredecessors(at time.Time) (problems []string) {
 	now := t.Now()
 	for s := range now.Succeeding() {
 		for address, why := range now.LostPredecessors(s) {

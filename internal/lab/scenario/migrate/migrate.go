@@ -89,7 +89,7 @@ func (m *move) loseLink() {
 	missed := func(want bool) func() error {
 		return func() error {
 			for _, lb := range m.lbs {
-				lost, err := m.Monitor.Unsucceeded(lb)
+				lost, err := m.Monitor.LostPredecessors(lb)
 				if err != nil {
 					return err
 				}

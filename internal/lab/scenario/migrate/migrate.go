@@ -40,6 +40,7 @@ const (
 	counted   = 900              // short connections of all services while that is so
 	canaryMin = 0.055            // of them that begin at Ballast: 4.5 standard deviations less
 	canaryMax = 0.145            // and more
+	nearlyAll = 0.95             // but those whose SYN was lost before the change and comes again after: a table keeps their side
 )
 
 // VIPs of the services, one each.
@@ -250,7 +251,7 @@ func (m *move) in(meanwhile func()) {
 	m.oneAlone()
 	m.Event("all begin at Ballast", func() { m.share(model.ShareAll) })
 	part = m.during(m.more(settled))
-	m.Expect(part == 1, "share %d: %v of the connections began at Ballast", model.ShareAll, part)
+	m.Expect(part >= nearlyAll, "share %d: %v of the connections began at Ballast", model.ShareAll, part)
 	m.Event("the connections of HAProxy end", func() {
 		for _, one := range m.Fleet.Services {
 			open, _, err := m.former.Connections(one.VIP)
@@ -288,7 +289,7 @@ func (m *move) out() {
 	old := m.hold("from Ballast")
 	m.Event("HAProxy becomes the successor", func() { m.share(0) })
 	part := m.during(m.more(settled))
-	m.Expect(part == 0, "share 0: %v of the connections began at Ballast", part)
+	m.Expect(part <= 1-nearlyAll, "share 0: %v of the connections began at Ballast", part)
 	m.hold("from HAProxy again")
 	m.Event("the connections of Ballast end", func() {
 		old.Finish(m.Context)

@@ -14,14 +14,19 @@ func (p *peer) recordPredecessors(c *ballastv1.Condition) {
 	}
 }
 
-// PredecessorConnections adds up what connected load balancers count of a service. known: one of them at least does, and nobody else joins as it.
-func (n *Nodes) PredecessorConnections(service string) (count uint64, known bool) {
+// PredecessorConnections adds up what connected load balancers count of a service, but for those that send its packets to other load balancers.
+// known: there is one, all of them tell, and nobody else joins as one of them.
+func (n *Nodes) PredecessorConnections(service string, sendsToNodes func(name string) bool) (count uint64, known bool) {
 	n.mutex.Lock()
 	defer n.mutex.Unlock()
-	for _, p := range n.lbs {
-		if one, tells := p.predecessors[service]; tells && p.contested() == "" {
-			count, known = count+one, true
+	all := 0
+	known = true
+	for name, p := range n.lbs {
+		if sendsToNodes(name) {
+			continue
 		}
+		one, tells := p.predecessors[service]
+		all, count, known = all+1, count+one, known && tells && p.contested() == ""
 	}
-	return count, known
+	return count, known && all > 0
 }

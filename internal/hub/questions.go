@@ -92,6 +92,7 @@ func (q *questions) give(number uint64) []*ballastv1.Explanation {
 	open := q.open[number]
 	delete(q.open, number)
 	for s, why := range open.asked {
+		q.of[s] = slices.DeleteFunc(q.of[s], func(waiting *ballastv1.Question) bool { return waiting.Number == number })
 		open.take(s, &ballastv1.Explanation{Error: why})
 	}
 	return open.answers

@@ -95,6 +95,23 @@ func TestWhoDoesNotAnswerIsNamed(t *testing.T) {
 	}
 }
 
+// A question that nobody waits for any more is not sent to a load balancer whose stream is slow.
+func TestQuestionsThatAreGivenUpAreForgotten(t *testing.T) {
+	q := newQuestions()
+	lb, gone := &subscriber{identity: pki.Identity{Role: pki.LB, Name: "lb1"}}, &subscriber{identity: pki.Identity{Role: pki.LB, Name: "lb2"}}
+	for _, s := range []*subscriber{lb, gone} {
+		s.wake = make(chan struct{}, 1)
+		q.join(s)
+	}
+	first, _ := q.ask(nil)
+	second, _ := q.ask(nil)
+	q.leave(gone)
+	q.give(first)
+	if waiting := q.of[lb]; len(waiting) != 1 || waiting[0].Number != second || len(q.of) != 1 {
+		t.Errorf("waiting are %v", q.of)
+	}
+}
+
 func TestQuestionsAreBounded(t *testing.T) {
 	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
 	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))

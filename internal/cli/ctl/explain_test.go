@@ -16,6 +16,7 @@ func explains(t *testing.T, ctl *terminal) {
 			Server: &ballastv1.Chosen{Name: "s1", Address: "10.0.0.1", Id: 1}, Path: "eth0 02:00:00:00:00:01 mtu 1500", Headers: []string{"Ethernet a > b", "IPv4 c > d"},
 			Candidates: []*ballastv1.Chosen{{Name: "s1", Address: "10.0.0.1", Id: 1, Runs: 40}, {Name: "s2", Address: "10.0.0.2", Id: 2, Runs: 24}}, Notes: []string{"a note"}},
 		{Node: "lb2", Error: "does not answer"},
+		{Node: "lb4", Action: "send", Runs: 2, Candidates: []*ballastv1.Chosen{{Name: "s1", Runs: 1}}}, // which contradicts itself
 		{Node: "lb3", Interface: "eth0", Verdict: "dropped_malformed", Rung: "dropped", Meaning: "headers that contradict themselves", Action: "drop"},
 	}
 	ctl.expect("explain 203.0.113.7:40312 198.51.100.10:443", strings.TrimLeft(`
@@ -31,6 +32,10 @@ lb1: sent to one of the candidates, such as s1 (10.0.0.1, id 1) of service web
   note       a note
 
 lb2 does not say: does not answer
+
+lb4: sent back or on, to no server
+  verdict    : 
+  candidates s1 () in 1 of 2 dry runs
 
 lb3: dropped
   verdict    dropped_malformed: headers that contradict themselves

@@ -149,8 +149,13 @@ func (f *Fleet) Sources(service string) []*ballastv1.SourceStatus { return f.o.S
 
 // PredecessorConnections implements api.Desired.
 func (f *Fleet) PredecessorConnections(service string) fleet.Connections {
-	count, known := f.o.Joined.PredecessorConnections(service)
-	return fleet.Connections{Live: count, Known: known && len(f.LostLoadBalancers()) == 0}
+	now, _, err := f.o.Mirror.Fleet()
+	of := now.Service(service)
+	count, known := f.o.Joined.PredecessorConnections(service, func(name string) bool {
+		at := slices.IndexFunc(now.Nodes, func(n model.Node) bool { return n.Name == name })
+		return of != nil && at >= 0 && of.SendsToNodes(now.Nodes[at].Tier)
+	})
+	return fleet.Connections{Live: count, Known: err == nil && known && len(f.LostLoadBalancers()) == 0}
 }
 
 // LostLoadBalancers implements api.Desired.

@@ -92,14 +92,15 @@ func (cs *changes) reset(by string, how configfile.Taking) (changed api.Changed,
 // orphans refuses a fleet without the predecessors that connections go on to. What nobody has counted yet, at the start, is none.
 func (c changing) orphans(next *model.Fleet) error {
 	lines := fleet.Orphaned(&c.state.Running, next, func(service string) fleet.Connections {
-		counted := fleetAPI{observer{c.changes}}.PredecessorConnections(service)
-		counted.Known = true
-		return counted
+		if counted := (fleetAPI{observer{c.changes}}).PredecessorConnections(service); counted.Known {
+			return counted
+		}
+		return fleet.Connections{Known: true}
 	})
 	if len(lines) == 0 {
 		return nil
 	}
-	return &fleet.Breaks{Why: errors.New(strings.Join(lines, "; "))}
+	return errors.New(strings.Join(lines, "; "))
 }
 
 // takeFile carries out what an action has taken of the file, unless it was refused. A dry run adds what that harms, and what becomes of connections.
@@ -118,7 +119,7 @@ func (c changing) takeFile(next fleet.Desired, action string, how configfile.Tak
 		return c.fits(&next.Running)
 	}
 	if err := c.orphans(&next.Running); err != nil && !how.Force {
-		return configfile.ByForce(err, c.options.Instance, action)
+		return fmt.Errorf("%w; wait until ballast_predecessor_connections is 0; if they may break: `%s config %s --%s` takes the file", err, api.Ctl(c.options.Instance), action, api.Force)
 	}
 	return c.reconcile(c.state.With(next))
 }

@@ -206,7 +206,8 @@ func TestConnectionsOfAPredecessorAreCounted(t *testing.T) {
 	mustSet(w.emptyPredecessorFlows())
 	expect := func(want int) {
 		t.Helper()
-		if count, err := w.lb.PredecessorConnections(w.tables.Places()["plain"]); err != nil || count != want {
+		counts, err := w.lb.PredecessorConnections()
+		if count := counts[w.tables.Places()["plain"].Number]; err != nil || count != want {
 			t.Fatalf("%d connections, %v; want %d", count, err, want)
 		}
 	}

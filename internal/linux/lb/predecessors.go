@@ -36,18 +36,19 @@ func (lb *LB) Succession(service plan.Place) (counted Succession, err error) {
 // predecessorWindow is how long a connection counts that goes on to a predecessor, from its last packet on.
 const predecessorWindow = time.Minute
 
-// PredecessorConnections estimates how many connections and flows of a service had packets for its predecessor within the last minute, as
-// bpf/lb/state/predecessors.h says: 0 means none, but while another service's flows have taken their places.
-func (lb *LB) PredecessorConnections(service plan.Place) (count int, err error) {
+// PredecessorConnections estimates how many connections and flows had packets for the predecessor of their service within the last minute, by the
+// number of the service, as bpf/lb/state/predecessors.h says: none means none, but while another service's flows have taken their places.
+func (lb *LB) PredecessorConnections() (counts map[uint32]int, err error) {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		return 0, fmt.Errorf("read the clock: %w", err)
+		return nil, fmt.Errorf("read the clock: %w", err)
 	}
+	counts = map[uint32]int{}
 	for i := range lb.tables.predecessorFlows {
 		flow := atomic.LoadUint64(&lb.tables.predecessorFlows[i])
-		if uint32(flow) == service.Number && now.Sec-int64(flow>>32) <= int64(predecessorWindow/time.Second) {
-			count++
+		if number := uint32(flow); number != 0 && now.Sec-int64(flow>>32) <= int64(predecessorWindow/time.Second) {
+			counts[number]++
 		}
 	}
-	return count, nil
+	return counts, nil
 }

@@ -62,7 +62,8 @@ func Living(a, b *model.Fleet, living func(service string, id uint16) Connection
 }
 
 // Removals tells what a file takes away from a fleet that somebody may just have failed to write, one line each: services whose connections live,
-// or may, and more than a third of the servers of a service that take new connections. nil: nothing. Servers in the place of others are no loss.
+// or may, and more than a third of the servers of a service that take new connections. nil: nothing. Servers in the place of others are no loss, nor
+// are those that only drain or rest.
 func Removals(a, b *model.Fleet, living func(service string, id uint16) Connections) (lines []string) {
 	after, ports := index(b.Services, serviceName), portsOf(b)
 	for i := range a.Services {
@@ -76,7 +77,7 @@ func Removals(a, b *model.Fleet, living func(service string, id uint16) Connecti
 			continue
 		}
 		const most = 3 // one of so many may go
-		before, left := len(serversTaking(from)), len(serversTaking(to))
+		before, left := len(serversTaking(from)), len(serversTaking(to))+resting(from, to)
 		if gone := before - left; gone*most > before {
 			lines = append(lines, fmt.Sprintf("service %s: %d of its %s that take new connections go", from.Name, gone, model.Counted(before, "server", "servers")))
 		}
@@ -84,16 +85,32 @@ func Removals(a, b *model.Fleet, living func(service string, id uint16) Connecti
 	return lines
 }
 
+// resting counts the servers that take new connections before a change and not after it, and are still listed: half a file has no such servers.
+func resting(from, to *model.Service) (count int) {
+	key := identity(from, to)
+	after := index(to.Servers, key)
+	for i := range from.Servers {
+		if now := after[key(&from.Servers[i])]; now != nil && from.Servers[i].TakesNew() && !now.TakesNew() {
+			count++
+		}
+	}
+	return count
+}
+
 // Orphaned tells which connections lose the predecessor that has them when a fleet changes from a to b, one line for each service. nil: none does.
 // Of several addresses of one predecessor each finds the others' connections. to counts what went on to that of a service lately.
 func Orphaned(a, b *model.Fleet, to func(service string) Connections) (lines []string) {
+	if !slices.ContainsFunc(a.Services, func(s model.Service) bool { return s.Predecessor.Exists() }) {
+		return nil
+	}
+	after := index(b.Services, serviceName)
 	succeeded := map[string]map[netip.Addr]bool{} // by service of a: the predecessors of those that take its connections over
 	for name, earlier := range Earlier(a, b) {
 		for _, from := range earlier {
 			if succeeded[from.Name] == nil {
 				succeeded[from.Name] = map[netip.Addr]bool{}
 			}
-			for _, address := range b.Service(name).Predecessor.Addresses {
+			for _, address := range after[name].Predecessor.Addresses {
 				succeeded[from.Name][address] = true
 			}
 		}

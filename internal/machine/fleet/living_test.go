@@ -43,6 +43,8 @@ func TestAFileThatIsCutOffIsSeenByWhatItLoses(t *testing.T) {
 		"more":                   {fleet(service("a", "1", "2", "3", "4")), fleet(service("a", "1", "2")), lives(0, true), "service a: 2 of its 4 servers that take new connections go"},
 		"one of two":             {fleet(service("a", "1", "2")), fleet(service("a", "1")), lives(0, true), "service a: 1 of its 2 servers that take new connections go"},
 		"a drained one of two":   {fleet(service("a", "1", "-2")), fleet(service("a", "1")), lives(0, true), ""},
+		"one of two drains":      {fleet(service("a", "1", "2")), fleet(service("a", "1", "-2")), lives(5, true), ""},
+		"one goes, one drains":   {fleet(service("a", "1", "2", "3")), fleet(service("a", "1", "-2")), lives(5, true), ""},
 		"others in their place":  {fleet(service("a", "1", "2")), fleet(service("a", "3", "4")), lives(9, true), ""},
 	} {
 		if have := strings.Join(Removals(test.a, test.b, test.living), "; "); have != test.want {

@@ -191,7 +191,7 @@ func (e *explanation) print(table *command.Table) {
 	}
 	fate := map[string]string{"drop": "dropped", "host": "passed to the host's own stack", "send": "sent back or on, to no server"}[e.Action]
 	switch {
-	case e.Action == "send" && len(e.Candidates) > 0:
+	case e.Action == "send" && e.Server != nil && len(e.Candidates) > 0:
 		fate = "sent to one of the candidates, such as " + e.Server.String()
 	case e.Action == "send" && e.Server != nil:
 		fate = "sent to " + e.Server.String()

@@ -2,6 +2,7 @@ package probes
 
 import (
 	"fmt"
+	"math/bits"
 	"net/netip"
 	"slices"
 	"time"
@@ -14,7 +15,7 @@ import (
 // Implementation constants of ranges, whose ports take turns. Applications and firewalls may leave some of a range out, so that single ports say little.
 const (
 	turn    = time.Second // between two probes of a range
-	inARow  = 3           // ports of a range whose packets are lost, until all are
+	inARow  = 3           // ports of a range whose packets are lost, until all are: as many times more as fewer of those before were taken
 	askHole = 5           // turns from one of a port whose packets were lost to its next
 )
 
@@ -62,7 +63,9 @@ func divisor(a, b uint32) uint32 {
 type walk struct {
 	at    uint16 // the port whose turn was last
 	turns int
-	run   int // ports in a row whose packets were lost
+	run   int    // ports in a row whose packets were lost
+	fates uint64 // of the last ports, the newest first: 1: packets were taken
+	seen  int    // of fates
 	hole  *hole
 }
 
@@ -81,18 +84,40 @@ func (w *walk) judge(of target, number uint16, fate server.Fate, now time.Time) 
 		w.hole, w.run = nil, 0
 	case taken(fate):
 		w.run = 0
+		w.note(1)
 	case known:
 		w.hole.fate = fate
 	default:
 		w.hole = &hole{number, fate, now}
 		w.run++
+		w.note(0)
 	}
-	return taken(fate) || w.run >= int(min(inARow, of.size()))
+	return taken(fate) || w.run >= int(min(w.enough(), of.size()))
+}
+
+func (w *walk) note(fate uint64) {
+	w.fates, w.seen = w.fates<<1|fate, min(w.seen+1, 64)
+}
+
+// enough is how many lost ports in a row say that all are lost. Where few ports of a range are taken, some follow each other at all times.
+func (w *walk) enough() uint32 {
+	before := w.seen - w.run
+	if before <= 0 {
+		return inARow
+	}
+	taken := bits.OnesCount64(w.fates >> w.run & (1<<before - 1))
+	if taken == 0 {
+		return inARow
+	}
+	return uint32(inARow * before / taken)
 }
 
 // next is the port of a range whose turn it is. Those that another service names are not its.
 func (p *Probes) next(one *port) uint16 {
 	w := &one.walk
+	if w.hole != nil && p.namedElsewhere(one, w.hole.number) { // by now
+		w.hole, w.run = nil, 0
+	}
 	if w.turns++; w.hole != nil && w.turns%askHole == 0 {
 		return w.hole.number
 	}
@@ -118,7 +143,7 @@ func (p *Probes) namedElsewhere(one *port, number uint16) bool {
 // holes tells of ports of ranges whose packets are lost while those of others are taken.
 func (p *Probes) holes(targets []target) (list []string) {
 	for _, at := range targets {
-		if one := p.ports[at]; one != nil && one.walk.hole != nil {
+		if one := p.ports[at]; one != nil && one.walk.hole != nil && one.known && taken(one.fate) {
 			h := one.walk.hole
 			list = append(list, fmt.Sprintf("%s is not an address of this host, and since %s SYNs to its tcp port %d, of %d to %d, are lost here, while others are taken: %s",
 				at.first.Addr(), h.since.UTC().Format(time.RFC3339), h.number, at.first.Port(), at.last, how(h.fate)))

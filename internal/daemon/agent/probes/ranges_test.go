@@ -79,3 +79,25 @@ func TestPortsThatOthersNameHaveNoTurn(t *testing.T) {
 	h.says(t, "the range", s, "", "tcp port 8003 are lost here", "")
 	h.says(t, "the other", other, "tcp port 8003 are lost here", "tcp port 8003 are lost here", "")
 }
+
+// A host where an application listens at few ports of a range is as ready as it was, and not every other minute.
+func TestARangeThatIsTakenInPartStaysSo(t *testing.T) {
+	for _, part := range []int{2, 3, 5, 10} {
+		h, s, ports := withRange(model.PortRange{First: 30000, Last: 30999})
+		for _, number := range ports[len(ports)/part:] {
+			h.fates[number] = server.ProbeReturned
+		}
+		h.look(400) // until the first is taken
+		for range 4 * len(ports) {
+			h.look(1)
+			if obstacles, _ := h.Obstacles(h.now); len(obstacles) > 0 {
+				t.Fatalf("a part of 1/%d is taken, and %v is an obstacle", part, obstacles)
+			}
+		}
+		for _, number := range ports {
+			h.fates[number] = server.ProbeReturned
+		}
+		h.look(8 * (inARow*part + 2))
+		h.says(t, "all are lost", s, "are lost here: this host sends them back", "are lost here: this host sends them back", "")
+	}
+}

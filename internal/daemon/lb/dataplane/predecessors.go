@@ -100,13 +100,19 @@ func (s *Snapshot) LostPredecessors(of *model.Service) map[netip.Addr]string {
 
 // AllPredecessorConnections are PredecessorConnections by service.
 func (s *Snapshot) AllPredecessorConnections() map[string]uint64 {
-	all := map[string]uint64{}
+	all, counts := map[string]uint64{}, map[uint32]int(nil)
 	for service := range s.Succeeding() {
-		if place, served := s.Places[service.Name]; served {
-			if count, err := s.PredecessorConnections(place); err == nil {
-				all[service.Name] = uint64(count)
+		place, served := s.Places[service.Name]
+		if !served {
+			continue
+		}
+		if counts == nil {
+			var err error
+			if counts, err = s.path.PredecessorConnections(); err != nil {
+				return all
 			}
 		}
+		all[service.Name] = uint64(counts[place.Number])
 	}
 	return all
 }

@@ -163,7 +163,8 @@ func (s *Snapshot) Verdicts(place plan.Place) (map[string]api.Traffic, error) {
 
 // PredecessorConnections estimates how many connections of the service at a place went on to its predecessor within the last minute.
 func (s *Snapshot) PredecessorConnections(place plan.Place) (int, error) {
-	return s.path.PredecessorConnections(place)
+	counts, err := s.path.PredecessorConnections()
+	return counts[place.Number], err
 }
 
 // TimestampSearches returns how many packets of the service at a place had their options searched for the timestamp.

@@ -42,8 +42,8 @@ func header(kind byte, b []byte) (text string, next byte, rest []byte) {
 		return fmt.Sprintf("IPv4 %s > %s", netip.AddrFrom4([4]byte(b[12:])), netip.AddrFrom4([4]byte(b[16:]))), b[9], b[int(b[0]&15)*4:]
 	case kind == unix.IPPROTO_IPV6 && len(b) >= 40:
 		return fmt.Sprintf("IPv6 %s > %s", netip.AddrFrom16([16]byte(b[8:])), netip.AddrFrom16([16]byte(b[24:]))), b[6], b[40:]
-	case kind == unix.IPPROTO_ROUTING && len(b) >= 8 && len(b) >= 8*int(b[1]+1):
-		return fmt.Sprintf("segment routing, %d to go", b[3]), b[0], b[8*int(b[1]+1):]
+	case kind == unix.IPPROTO_ROUTING && len(b) >= 8 && len(b) >= 8*(int(b[1])+1):
+		return fmt.Sprintf("segment routing, %d to go", b[3]), b[0], b[8*(int(b[1])+1):]
 	case kind == unix.IPPROTO_TCP && len(b) >= 20:
 		return fmt.Sprintf("TCP %d > %d", binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])), 0, nil
 	case kind == unix.IPPROTO_ICMP, kind == unix.IPPROTO_ICMPV6:

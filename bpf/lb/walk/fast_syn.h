@@ -147,9 +147,10 @@ inline_always int fast_syn(struct xdp_md *ctx, _Bool ipv6, volatile __u8 *answer
 		return NOT_FAST;
 	p = fast_packet(data, length, ipv6, IPPROTO_TCP);
 	p.l3 = FAST_IP;
-	*answers = answers_syns(d.service);
-	if (*answers)
-		return is_only_syn(p.tcp_flags) ? fast_answer(ctx, &p, &d, ipv6) : NOT_FAST;
+	if (answers_syns(d.service)) { /* options of other orders are searched by the long way, which counts that */
+		*answers = timestamp_fast(tcp, end) || has_no_timestamp(tcp, end);
+		return *answers && is_only_syn(p.tcp_flags) ? fast_answer(ctx, &p, &d, ipv6) : NOT_FAST;
+	}
 	if (!goes_by_timestamps(d.service) || !is_fast_syn(tcp, end, p.tcp_flags))
 		return NOT_FAST;
 	return fast_offer(ctx, &p, &d);

@@ -11,7 +11,7 @@ var shell = []Figure{
 	{Paper: "SHELL", Name: "figure 4", Shows: "latency of a burst", Missing: netFPGA},
 	{Paper: "SHELL", Name: "figure 5", Shows: "latency by the length of the TCP header", Measured: []Measurement{
 		{Shows: "longest header to shortest", Paper: "1.8 to 2.1 us", Command: "bench datapath",
-			Quotes: []string{"options, timestamp first | 37-45", "options, slow walk | 122-199"}, Reason: "ns of the load balancer's CPU instead of a NetFPGA's latency"},
+			Quotes: []string{"options, timestamp first | 31-38", "options, slow walk | 158-190"}, Reason: "ns of the load balancer's CPU instead of a NetFPGA's latency"},
 	}},
 	{Paper: "SHELL", Name: "table II", Shows: "throughput and latency: 60 Mpps", Missing: netFPGA},
 	{Paper: "SHELL", Name: "table III", Shows: "resources", Missing: netFPGA},

@@ -3,6 +3,7 @@ package host
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -163,11 +164,13 @@ func (p *Process) Finish() {
 	}
 }
 
+var errNoError = errors.New("exit status 0")
+
 // Died returns why a process is not running, or nil while it runs.
 func (p *Process) Died() error {
 	select {
 	case <-p.Exited:
-		return fmt.Errorf("%s ended: %w; its last words:\n%s", p.name, p.Err, p.LastWords())
+		return fmt.Errorf("%s ended: %w; its last words:\n%s", p.name, cmp.Or(p.Err, errNoError), p.LastWords())
 	default:
 		return nil
 	}

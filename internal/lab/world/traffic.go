@@ -57,11 +57,12 @@ func (t *Traffic) sources() []string {
 // Until waits until the progress of a load satisfies the condition.
 func (t *Traffic) Until(running *Load, within time.Duration, what string, condition func(traffic.Progress) bool) {
 	await.Until(t.network.lab.Context, within, what, func() error {
-		now := running.Now()
+		ended := running.Ended() // then the state that is read after this is the last one
+		now, _ := running.State()
 		if condition(now) {
 			return nil
 		}
-		if err := running.Died(); err != nil {
+		if err := running.Died(); err != nil && ended {
 			return await.Stop(err)
 		}
 		return fmt.Errorf("%d connections attempted, %d open", now.Attempted, now.Open)

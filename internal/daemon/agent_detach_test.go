@@ -2,14 +2,14 @@ package daemon_test
 
 import (
 	"errors"
+	"fmt"
+	"log/slog"
 	"slices"
 	"testing"
 
-	"fmt"
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/await"
 	"github.com/ballast-lb/ballast/internal/daemon/agent"
-	"log/slog"
 )
 
 // Promise: `ballast agent --detach` says how many living connections break, and removes nothing unless that is meant; where none lives it does not ask.

@@ -41,15 +41,7 @@ func TestALoadBalancerExplainsThePacketsThatATraceShows(t *testing.T) {
 	h := newLBHost(t)
 	h.awaitFileAfter(strings.Replace(fmt.Sprintf(lbFile, ""), "ports: [80],", "ports: [80], dispatch: maglev,", 1))
 	events := h.events("service=web")
-	var event api.TraceEvent
-	h.connect(func() bool {
-		select {
-		case event = <-events:
-			return true
-		default:
-			return false
-		}
-	})
+	event := h.connectUntil(events)
 	e := h.explain(aSYN(event.Source.String(), "198.51.100.10:80"))
 	if event.Verdict != "forwarded_new" || e.Verdict != event.Verdict || e.Service != "web" || e.Server.GetName() != event.Server || e.Server.GetId() != uint32(event.ID) || e.Action != "send" || e.Rung != "new" || len(e.Candidates) > 0 {
 		t.Errorf("said %v\nof %+v", e, event)

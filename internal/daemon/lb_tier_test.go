@@ -3,7 +3,6 @@ package daemon_test
 import (
 	"context"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -192,25 +191,7 @@ func TestATraceOnTheFirstTierNamesTheNode(t *testing.T) {
 	t.Parallel()
 	h := newTierHost(t, "first-lb")
 	h.awaitFileAfter(fmt.Sprintf(tierFile, "10.9.0.2"))
-	stream, err := h.client.Stream(t.Context(), api.PathTrace+"?service=web")
-	require(t, err)
-	defer stream.Close()
-	events := make(chan api.TraceEvent, 1)
-	go func() {
-		var event api.TraceEvent
-		if json.NewDecoder(stream).Decode(&event) == nil {
-			events <- event
-		}
-	}()
-	var event api.TraceEvent
-	h.connect(func() bool {
-		select {
-		case event = <-events:
-			return true
-		default:
-			return false
-		}
-	})
+	event := h.connectUntil(h.events("service=web"))
 	if want := map[uint16]string{1: "lb2", 2: "lb3"}[event.ID]; event.Server != want || want == "" || event.Verdict != "forwarded_new" {
 		t.Errorf("%+v", event)
 	}

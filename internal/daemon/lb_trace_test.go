@@ -36,13 +36,9 @@ func (h *lbHost) events(query string) <-chan api.TraceEvent {
 	return events
 }
 
-// A client's SYN goes into a tunnel, and what is captured is the SYN.
-func TestATraceHasThePacketThatTheClientSent(t *testing.T) {
-	h := newLBHost(t)
-	h.awaitFileAfter(fmt.Sprintf(lbFile, ""))
-	events := h.events("service=web&headers=1")
-	began := time.Now()
-	var event api.TraceEvent
+// connectUntil has clients connect until an event comes.
+func (h *lbHost) connectUntil(events <-chan api.TraceEvent) (event api.TraceEvent) {
+	h.t.Helper()
 	h.connect(func() bool {
 		select {
 		case event = <-events:
@@ -51,6 +47,16 @@ func TestATraceHasThePacketThatTheClientSent(t *testing.T) {
 			return false
 		}
 	})
+	return event
+}
+
+// A client's SYN goes into a tunnel, and what is captured is the SYN.
+func TestATraceHasThePacketThatTheClientSent(t *testing.T) {
+	h := newLBHost(t)
+	h.awaitFileAfter(fmt.Sprintf(lbFile, ""))
+	events := h.events("service=web&headers=1")
+	began := time.Now()
+	event := h.connectUntil(events)
 	packet := gopacket.NewPacket(event.Headers, layers.LayerTypeEthernet, gopacket.Default)
 	ip, _ := packet.Layer(layers.LayerTypeIPv4).(*layers.IPv4)
 	tcp, _ := packet.Layer(layers.LayerTypeTCP).(*layers.TCP)
@@ -71,15 +77,7 @@ func TestASampledTraceShowsAllWhereFewPacketsCome(t *testing.T) {
 	h := newLBHost(t)
 	h.awaitFileAfter(fmt.Sprintf(lbFile, ""))
 	events := h.events("service=web&sample=auto")
-	var event api.TraceEvent
-	h.connect(func() bool {
-		select {
-		case event = <-events:
-			return true
-		default:
-			return false
-		}
-	})
+	event := h.connectUntil(events)
 	if event.StandsFor != 1 || event.Headers != nil || event.Service != "web" {
 		t.Errorf("%+v", event)
 	}

@@ -149,13 +149,16 @@ func (f *Fleet) Sources(service string) []*ballastv1.SourceStatus { return f.o.S
 
 // PredecessorConnections implements api.Desired.
 func (f *Fleet) PredecessorConnections(service string) fleet.Connections {
-	now, _, err := f.o.Mirror.Fleet()
-	of := now.Service(service)
+	now := f.o.Mirror.Now()
+	if now == nil || now.Services[service] == nil {
+		return fleet.Connections{}
+	}
+	of, all := now.Services[service].Service, now.Nodes.Nodes
 	count, known := f.o.Joined.PredecessorConnections(service, func(name string) bool {
-		at := slices.IndexFunc(now.Nodes, func(n model.Node) bool { return n.Name == name })
-		return of != nil && at >= 0 && of.SendsToNodes(now.Nodes[at].Tier)
+		at := slices.IndexFunc(all, func(n model.Node) bool { return n.Name == name })
+		return at >= 0 && of.SendsToNodes(all[at].Tier)
 	})
-	return fleet.Connections{Live: count, Known: err == nil && known && len(f.LostLoadBalancers()) == 0}
+	return fleet.Connections{Live: count, Known: known && len(f.LostLoadBalancers()) == 0}
 }
 
 // LostLoadBalancers implements api.Desired.

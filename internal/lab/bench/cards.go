@@ -216,21 +216,10 @@ func (r *cardRig) sample(ctx context.Context, s *subject, flows, frames uint32, 
 	if err := ctx.Err(); err != nil {
 		return c, 0, err
 	}
-	cell := s.cell
-	cell.Flows = s.flows(flows)
-	if err := r.space.AttachXDP(r.cards.Tested, s.program.FD()); err != nil {
+	if err := s.attach(r.space, r.cards.Tested); err != nil {
 		return c, 0, err
 	}
-	if s.prepare != nil {
-		if err := s.prepare(); err != nil {
-			return c, 0, err
-		}
-	}
-	listed := frames
-	if s.fresh != nil {
-		listed *= 2 // more are sent than wanted
-	}
-	if err := r.programs.List(&cell, s.draw(&cell, listed, seed), nil); err != nil {
+	if err := r.list(s, flows, frames, seed); err != nil {
 		return c, 0, err
 	}
 	err = r.space.Do(func() (err error) { // on a thread of its own

@@ -179,28 +179,35 @@ func (r *vethRig) samplePair(ctx context.Context, p *pair, frames uint32, round 
 	return nil
 }
 
-// cross takes one sample, as often as it takes to have nearly all of it in this thread's time, and checks it.
-func (r *vethRig) cross(ctx context.Context, s *subject, flows, frames uint32, seed uint64) (c wrapper.Crossing, err error) {
+// attach has a subject's program receive what comes in by a device.
+func (s *subject) attach(space *netspace.Space, device string) error {
+	if err := space.AttachXDP(device, s.program.FD()); err != nil || s.prepare == nil {
+		return err
+	}
+	return s.prepare()
+}
+
+// list gives the sender the frames of a subject.
+func (r *rig) list(s *subject, flows, frames uint32, seed uint64) error {
 	cell := s.cell
 	cell.Flows = s.flows(flows)
-	if err := r.space.AttachXDP(testedDevice, s.program.FD()); err != nil {
-		return c, err
-	}
-	if s.prepare != nil {
-		if err := s.prepare(); err != nil {
-			return c, err
-		}
-	}
-	listed := frames
 	if s.fresh != nil {
-		listed *= 2 // more are sent than wanted
+		frames *= 2 // more are sent than wanted
+	}
+	return r.programs.List(&cell, s.draw(&cell, frames, seed), nil)
+}
+
+// cross takes one sample, as often as it takes to have nearly all of it in this thread's time, and checks it.
+func (r *vethRig) cross(ctx context.Context, s *subject, flows, frames uint32, seed uint64) (c wrapper.Crossing, err error) {
+	if err := s.attach(r.space, testedDevice); err != nil {
+		return c, err
 	}
 	for i := range crossings {
 		if err := ctx.Err(); err != nil {
 			return c, err
 		}
 		if i == 0 || s.fresh != nil {
-			if err := r.programs.List(&cell, s.draw(&cell, listed, seed), nil); err != nil {
+			if err := r.list(s, flows, frames, seed); err != nil {
 				return c, err
 			}
 		}

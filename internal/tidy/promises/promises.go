@@ -26,35 +26,49 @@ var (
 
 // Of returns the promises in a test file.
 func Of(file string, source []byte) ([]Promise, error) {
-	parsed, err := parser.ParseFile(token.NewFileSet(), file, source, parser.ParseComments|parser.SkipObjectResolution)
+	var found []Promise
+	err := before(file, source, "Promise:", "promises", func(function, text string) error {
+		sentence, further, _ := strings.Cut(text, " Also held by ")
+		promise := Promise{sentence, file, append([]string{function}, testName.FindAllString(further, -1)...)}
+		if problem := promise.malformed(); problem != "" {
+			return fmt.Errorf("the promise %q %s", sentence, problem)
+		}
+		found = append(found, promise)
+		return nil
+	})
 	if err != nil {
 		return nil, err
 	}
+	return found, nil
+}
+
+// before visits the paragraphs of comments before functions that begin with a word: what, in the plural. It is an error if one stands elsewhere.
+func before(file string, source []byte, word, what string, visit func(function, text string) error) error {
+	parsed, err := parser.ParseFile(token.NewFileSet(), file, source, parser.ParseComments|parser.SkipObjectResolution)
+	if err != nil {
+		return err
+	}
 	attached := 0
-	var found []Promise
 	for _, declaration := range parsed.Decls {
 		function, ok := declaration.(*ast.FuncDecl)
 		if !ok || function.Doc == nil {
 			continue
 		}
 		for _, paragraph := range paragraphs(function.Doc) {
-			sentence, ok := strings.CutPrefix(paragraph, "Promise: ")
+			text, ok := strings.CutPrefix(paragraph, word+" ")
 			if !ok {
 				continue
 			}
-			sentence, further, _ := strings.Cut(sentence, " Also held by ")
-			promise := Promise{sentence, file, append([]string{function.Name.Name}, testName.FindAllString(further, -1)...)}
-			if problem := promise.malformed(); problem != "" {
-				return nil, fmt.Errorf("%s: %s: the promise %q %s", file, function.Name.Name, sentence, problem)
+			if err := visit(function.Name.Name, text); err != nil {
+				return fmt.Errorf("%s: %s: %w", file, function.Name.Name, err)
 			}
-			found = append(found, promise)
 			attached++
 		}
 	}
-	if all := strings.Count("\n"+string(source), "\n// Promise:"); all != attached {
-		return nil, fmt.Errorf("%s: %d of %d promises do not stand before a test", file, all-attached, all)
+	if all := strings.Count("\n"+strings.ReplaceAll(string(source), "\t", ""), "\n// "+word); all != attached {
+		return fmt.Errorf("%s: %d of %d %s do not stand before a test", file, all-attached, all, what)
 	}
-	return found, nil
+	return nil
 }
 
 // paragraphs splits a comment at empty lines, and before each promise and list of reports.

@@ -1,10 +1,8 @@
 package promises
 
 import (
+	"errors"
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"path"
 	"regexp"
 	"strings"
@@ -25,38 +23,23 @@ var (
 
 // Reports returns those that tests name in comments before them: "// Public: owner/repository#number (what happened there), ...".
 func Reports(file string, source []byte) ([]Report, error) {
-	parsed, err := parser.ParseFile(token.NewFileSet(), file, source, parser.ParseComments|parser.SkipObjectResolution)
+	var found []Report
+	err := before(file, source, "Public:", "lists of reports", func(function, list string) error {
+		list, ended := strings.CutSuffix(list, ".")
+		if !ended || !testName.MatchString(function) {
+			return errors.New("a list of reports stands before a test and ends in a full stop")
+		}
+		for _, one := range strings.Split(separator.ReplaceAllString(list, ")\n"), "\n") {
+			parts := reported.FindStringSubmatch(one)
+			if parts == nil {
+				return fmt.Errorf("%q is not OWNER/REPOSITORY#NUMBER (what happened there)", one)
+			}
+			found = append(found, Report{parts[1], parts[2], file, function})
+		}
+		return nil
+	})
 	if err != nil {
 		return nil, err
-	}
-	attached := 0
-	var found []Report
-	for _, declaration := range parsed.Decls {
-		function, ok := declaration.(*ast.FuncDecl)
-		if !ok || function.Doc == nil {
-			continue
-		}
-		for _, paragraph := range paragraphs(function.Doc) {
-			list, ok := strings.CutPrefix(paragraph, "Public: ")
-			if !ok {
-				continue
-			}
-			attached++
-			list, ended := strings.CutSuffix(list, ".")
-			if !ended || !testName.MatchString(function.Name.Name) {
-				return nil, fmt.Errorf("%s: %s: a list of reports stands before a test and ends in a full stop", file, function.Name.Name)
-			}
-			for _, one := range strings.Split(separator.ReplaceAllString(list, ")\n"), "\n") {
-				parts := reported.FindStringSubmatch(one)
-				if parts == nil {
-					return nil, fmt.Errorf("%s: %s: %q is not OWNER/REPOSITORY#NUMBER (what happened there)", file, function.Name.Name, one)
-				}
-				found = append(found, Report{parts[1], parts[2], file, function.Name.Name})
-			}
-		}
-	}
-	if all := strings.Count("\n"+strings.ReplaceAll(string(source), "\t", ""), "\n// Public: "); all != attached {
-		return nil, fmt.Errorf("%s: %d of %d lists of reports do not stand before a test", file, all-attached, all)
 	}
 	return found, nil
 }

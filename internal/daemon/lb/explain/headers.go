@@ -8,6 +8,8 @@ import (
 	"net/netip"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ballast-lb/ballast/internal/algo/peermessage"
 )
 
 const headersMost = 8
@@ -50,16 +52,13 @@ func header(kind byte, b []byte) (text string, next byte, rest []byte) {
 		return "ICMP", 0, nil
 	case kind == unix.IPPROTO_UDP && len(b) >= 8:
 		text := fmt.Sprintf("UDP %d > %d", binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:]))
-		if binary.BigEndian.Uint16(b[2:]) != guePort || len(b) < 12 {
+		if binary.BigEndian.Uint16(b[2:]) != peermessage.Port || len(b) < 12 {
 			return text, 0, nil
 		}
 		return gue(text, b[8:])
 	}
 	return "", 0, nil
 }
-
-// guePort is that of GUE, and of messages of load balancers (bpf/wire/gue.h).
-const guePort = 6080
 
 // gue reads a header of draft-ietf-intarea-gue, as far as it is here.
 func gue(text string, b []byte) (string, byte, []byte) {

@@ -15,8 +15,8 @@ import (
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
 	"github.com/ballast-lb/ballast/internal/kube/lease"
+	mapping "github.com/ballast-lb/ballast/internal/machine/kube"
 	"github.com/ballast-lb/ballast/internal/model"
-	"github.com/ballast-lb/ballast/internal/schema"
 )
 
 // fleetTimeout is how long controllers may take to answer. It is shorter than the time between the end of a lease's renewals and its being given
@@ -173,15 +173,7 @@ func aboutServices(err error) bool {
 
 // equal reports whether two services differ in nothing but ids, and weights and states of servers.
 func equal(have, want *model.Service) bool {
-	a, b := *have, *want
-	a.ApplyDefaults()
-	b.ApplyDefaults()
-	for _, f := range schema.Service {
-		if f.Text(&a) != f.Text(&b) {
-			return false
-		}
-	}
-	return maps.Equal(places(have), places(want))
+	return mapping.SameSettings(have, want) && maps.Equal(places(have), places(want))
 }
 
 func places(s *model.Service) map[string]string {

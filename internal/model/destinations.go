@@ -256,7 +256,7 @@ func (f *Fleet) validateListeners(found *findings) {
 			for j, r := range s.AllOfPorts() {
 				claims[at] = append(claims[at], claim{r, i, j})
 			}
-			if ranges[at] += len(s.PortRanges); ranges[at] > MaxPortRanges && ranges[at]-len(s.PortRanges) <= MaxPortRanges {
+			if ranges[at] += len(s.PortRanges); ranges[at] > MaxPortRanges && len(s.PortRanges) > 0 {
 				found.add(fmt.Sprintf("services[%d].ports", i), "join ranges, or use another vip", "more than %d ranges of %s ports of %s", MaxPortRanges, s.Protocol, vip)
 			}
 		}

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -93,17 +94,25 @@ func (m *mapping) findHosts() {
 			}
 		}
 	}
+	m.balancers = map[netip.Addr]string{}
 	for i := range m.in.Balancers {
 		n := &m.in.Balancers[i]
-		m.hosts[n.Address] = "load balancer " + n.Name
+		m.balancers[n.Address] = "load balancer " + n.Name
 		for j := range n.BGP.Neighbors {
-			m.hosts[n.BGP.Neighbors[j].Address] = "a BGP neighbor of load balancer " + n.Name
+			m.balancers[n.BGP.Neighbors[j].Address] = "a BGP neighbor of load balancer " + n.Name
 		}
 	}
+	maps.Copy(m.hosts, m.balancers)
 	for i := range m.in.Fleet {
-		for j := range m.in.Fleet[i].Servers {
-			if server := &m.in.Fleet[i].Servers[j]; m.hosts[server.Address] == "" {
-				m.hosts[server.Address] = "server " + server.Name + " of service " + m.in.Fleet[i].Name
+		s := &m.in.Fleet[i]
+		for j := range s.Servers {
+			if server := &s.Servers[j]; m.hosts[server.Address] == "" {
+				m.hosts[server.Address] = "server " + server.Name + " of service " + s.Name
+			}
+		}
+		for _, a := range s.Predecessor.Addresses {
+			if m.hosts[a] == "" {
+				m.hosts[a] = "the predecessor of service " + s.Name
 			}
 		}
 	}

@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -353,11 +352,10 @@ func TestServersByIPv6FollowPodsWhileTheirServiceIsRefused(t *testing.T) {
 // Promise: What is wrong of both services of a Service takes away the new one of them, in whatever order it is looked at.
 func TestANewServiceThatContradictsTheFleetWaitsWhateverElseDoes(t *testing.T) {
 	of := &ours{Service: service("dns")}
-	wrong := errors.Join(&model.Invalid{Path: "services[0].ports"}, &model.Invalid{Path: "services[1].ports"})
 	for range 100 { // orders of a map
 		before := &model.Service{Name: "tcp"}
-		m := &mapping{entries: []entry{{Service: *before, of: of, before: before, last: true}, {Service: model.Service{Name: "udp"}, of: of}}}
-		if m.settle(wrong, 0); len(m.entries) != 1 || m.entries[0].Name != "tcp" {
+		m := &mapping{entries: []entry{{Service: *before, of: of, before: before, form: earlier}, {Service: model.Service{Name: "udp"}, of: of}}}
+		if m.goBack(named, earlierSettings, map[int][]string{0: {"ports"}, 1: {"ports"}}, nil, "ports"); len(m.entries) != 1 || m.entries[0].Name != "tcp" {
 			t.Fatalf("left are %d", len(m.entries))
 		}
 	}

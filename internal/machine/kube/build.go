@@ -1,14 +1,10 @@
 package kube
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"net/netip"
-	"regexp"
 	"slices"
-	"strconv"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -70,11 +66,11 @@ func (m *mapping) buildAll(s *ours, list []wanted) {
 
 // goOn is a service as the fleet has it, with servers as they are now.
 func (m *mapping) goOn(s *ours, before *model.Service, source types.NamespacedName) entry {
-	e := entry{Service: before.Clone(), of: s, before: before}
+	e := entry{Service: before.Clone(), of: s, before: before, form: earlierSettings}
 	e.Servers = m.servers(s, source, before.VIPs(), before.Forward == model.ForwardSRv6)
 	m.keepLast(s, &e)
 	if m.objections(&e) != "" {
-		e.Service, e.last = before.Clone(), true
+		e.back(earlier)
 	}
 	m.sayExcluded(s, &e)
 	return e
@@ -240,61 +236,4 @@ func (m *mapping) limit() {
 			m.refuse(s, ReasonNoRoom, fmt.Sprintf("the fleet has room for %d services, an address of each counting as one: delete Services, or split the fleet", model.MaxServices))
 		}
 	}
-}
-
-var atService = regexp.MustCompile(`^services\[(\d+)\]`)
-
-// contradictions finds services that contradict others of the fleet: they go on as the fleet has them, and new ones wait.
-func (m *mapping) contradictions() {
-	slices.SortStableFunc(m.entries, func(a, b entry) int { // what is there already is right
-		return cmp.Compare(map[bool]int{true: 0, false: 1}[a.before != nil], map[bool]int{true: 0, false: 1}[b.before != nil])
-	})
-	for range 3 { // settled by what the fleet has, which made sense
-		fleet := model.Fleet{Keys: placeholder}
-		for i := range m.in.Fleet {
-			if s := &m.in.Fleet[i]; s.Owner != m.Owner {
-				fleet.Services = append(fleet.Services, *s)
-			}
-		}
-		others := len(fleet.Services)
-		for i := range m.entries {
-			fleet.Services = append(fleet.Services, numbered(&m.entries[i].Service))
-		}
-		err := fleet.Validate()
-		if err == nil || !m.settle(err, others) {
-			return
-		}
-	}
-}
-
-// settle replaces the services of ours that err is about, and reports whether there is one.
-func (m *mapping) settle(err error, others int) bool {
-	why := map[int][]string{}
-	for _, one := range unjoin(err) {
-		found := atService.FindStringSubmatch(one.Error())
-		i := -1
-		if found != nil {
-			at, _ := strconv.Atoi(found[1])
-			i = at - others
-		} else { // of all services together: a new one is too many
-			i = slices.IndexFunc(m.entries, func(e entry) bool { return e.before == nil })
-		}
-		if i >= 0 && i < len(m.entries) {
-			why[i] = append(why[i], reasonsOf(one))
-		}
-	}
-	gone := map[*ours]bool{}
-	for i, reasons := range why {
-		e := &m.entries[i]
-		if e.of != nil {
-			m.refuse(e.of, ReasonInvalid, e.Name+": "+strings.Join(reasons, "; "))
-		}
-		if e.before == nil {
-			gone[e.of] = true
-		} else if !e.last {
-			e.Service, e.last = e.before.Clone(), true
-		}
-	}
-	m.entries = slices.DeleteFunc(m.entries, func(e entry) bool { return e.before == nil && gone[e.of] })
-	return len(why) > 0
 }

@@ -213,11 +213,13 @@ type mapping struct {
 	wantedDerived    map[types.NamespacedName]bool
 	keepsDerived     bool // all: Gateways are gone, and none was deleted
 
-	taken   map[netip.Addr][]holder
-	hosts   map[netip.Addr]string   // whose addresses no Service gets, for people
-	sharing map[string][]netip.Addr // addresses by sharing key
-	entries []entry
-	out     Output
+	taken map[netip.Addr][]holder
+	hosts map[netip.Addr]string // whose addresses no Service gets, for people
+	// balancers are those of hosts that no server's address may be: load balancers would steer what they send there once more.
+	balancers map[netip.Addr]string
+	sharing   map[string][]netip.Addr // addresses by sharing key
+	entries   []entry
+	out       Output
 }
 
 // entry is one service of the fleet that is made, and of whom.
@@ -225,7 +227,7 @@ type entry struct {
 	model.Service
 	of     *ours
 	before *model.Service
-	last   bool // it is what the fleet has already
+	form   form
 }
 
 func (m *mapping) add(s *corev1.Service) {
@@ -266,7 +268,7 @@ func (m *mapping) keepVanished() {
 		if s.Owner != m.Owner || isListenerName(s.Name) && !keepGateways || !isListenerName(s.Name) && !keepServices {
 			continue
 		}
-		m.entries = append(m.entries, entry{Service: s.Clone(), before: s, last: true})
+		m.entries = append(m.entries, entry{Service: s.Clone(), before: s, form: earlier})
 		if m.out.Vanished = append(m.out.Vanished, s.Name); isListenerName(s.Name) { // and nodes go on to pass connections on
 			m.keepsDerived = true
 		}

@@ -122,6 +122,10 @@ func (m *mapping) servers(s *ours, source types.NamespacedName, vips []netip.Add
 			looping = append(looping, name)
 			continue
 		}
+		if whose := m.balancers[address]; whose != "" {
+			m.event(s, ReasonNode, fmt.Sprintf("%s has the address of %s in status.addresses: what is sent there would be steered once more", name, whose))
+			continue
+		}
 		if excluded(node) {
 			state = model.StateDraining
 		}

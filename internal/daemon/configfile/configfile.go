@@ -8,12 +8,10 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
@@ -25,9 +23,6 @@ import (
 
 // Refused is the metric of a daemon whose file, or what controllers sent instead, is refused.
 var Refused = prometheus.NewDesc("ballast_config_refused", "1 while the configuration file, or a controller's state, cannot be applied.", nil, nil)
-
-// settle is how long a file must be left alone before it is read: editors write in several steps.
-const settle = 50 * time.Millisecond
 
 // OnHangup calls do at each SIGHUP until ctx ends: a node without a file asks its controllers for everything again.
 func OnHangup(ctx context.Context, do func()) {
@@ -53,48 +48,6 @@ func Load(path string, log *slog.Logger) (*config.File, error) {
 		log.Warn(file.Exposed)
 	}
 	return file, err
-}
-
-// Watch calls changed after each change of the file and at each SIGHUP, until ctx ends. The directory is watched,
-// so that a file that is replaced by rename, or is gone for a while, stays watched.
-func Watch(ctx context.Context, path string, changed func()) error {
-	watcher, err := fsnotify.NewWatcher()
-	if err != nil {
-		return fmt.Errorf("watch %s: %w", path, err)
-	}
-	path, err = filepath.Abs(path)
-	if err != nil {
-		return err
-	}
-	if err := watcher.Add(filepath.Dir(path)); err != nil {
-		watcher.Close()
-		return fmt.Errorf("watch %s: %w", filepath.Dir(path), err)
-	}
-	hangup := make(chan os.Signal, 1)
-	signal.Notify(hangup, unix.SIGHUP)
-	go func() {
-		defer watcher.Close()
-		defer signal.Stop(hangup)
-		timer := time.NewTimer(0)
-		<-timer.C
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case event := <-watcher.Events:
-				if event.Name == path && !event.Has(fsnotify.Remove) && !event.Has(fsnotify.Chmod) {
-					timer.Reset(settle)
-				}
-			case <-watcher.Errors: // events were lost
-				timer.Reset(settle)
-			case <-hangup:
-				timer.Reset(0)
-			case <-timer.C:
-				changed()
-			}
-		}
-	}()
-	return nil
 }
 
 // Note says what has become of a file that may have been refused before: why it is, once, and once that it is in order again.

@@ -58,7 +58,7 @@ func compare() *cobra.Command {
 	flags := cmd.Flags()
 	output = command.NewOutput(flags)
 	flags.StringSliceVar(&options.Only, "only", nil, "`CONTENDERS`, by commas (default: all)")
-	flags.StringSliceVar(&options.Events, "events", nil, "`EVENTS`, by commas (default: all)")
+	flags.StringSliceVar(&options.Events, "events", nil, "`EVENTS`, by commas or all (default: all; with --short, five)")
 	flags.BoolVar(&options.Short, "short", false, "fewer events, fewer connections and shorter times")
 	flags.BoolVar(&listing, "list", false, "list contenders and events, and run nothing")
 	flags.StringVar(&seed, "seed", "", "repeat the random choices of an earlier run")

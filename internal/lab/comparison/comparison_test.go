@@ -83,6 +83,9 @@ func TestWhatIsNotThereIsRefusedWithWhatIs(t *testing.T) {
 	if _, err := choose(Contenders(), name, []string{"cookie", "f5"}); !errors.Is(err, ErrUsage) || !strings.Contains(err.Error(), `"f5"`) || !strings.Contains(err.Error(), "maglev-local") {
 		t.Error(err)
 	}
+	if all, err := choose(Contenders(), name, []string{every}); err != nil || len(all) != len(Contenders()) {
+		t.Errorf("%d of %d contenders: %v", len(all), len(Contenders()), err)
+	}
 	chosen, err := choose(Contenders(), name, []string{"cookie", "haproxy"})
 	if err != nil || len(chosen) != 2 || chosen[0].Name != "haproxy" {
 		t.Errorf("%v: %v", chosen, err)

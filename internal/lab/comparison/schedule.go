@@ -85,17 +85,20 @@ func hash(text string) uint64 {
 	return sum
 }
 
-// choose picks by names, in the order of all. None: all of them.
+// every is the name that stands for all.
+const every = "all"
+
+// choose picks by names, in the order of all. None, or every: all of them.
 func choose[T any](all []T, name func(T) string, wanted []string) (chosen []T, err error) {
 	var known []string
 	for _, one := range all {
 		known = append(known, name(one))
-		if len(wanted) == 0 || slices.Contains(wanted, name(one)) {
+		if len(wanted) == 0 || slices.Contains(wanted, every) || slices.Contains(wanted, name(one)) {
 			chosen = append(chosen, one)
 		}
 	}
 	for _, one := range wanted {
-		if !slices.Contains(known, one) {
+		if one != every && !slices.Contains(known, one) {
 			return nil, fmt.Errorf("%w: there is no %q: use some of %s", ErrUsage, one, strings.Join(known, ","))
 		}
 	}

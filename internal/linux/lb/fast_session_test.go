@@ -191,8 +191,10 @@ func TestHellosTakeTheFastPathAsTheSlowPath(t *testing.T) {
 
 // without runs what is to work without a program that packets would go on to.
 func (w *world) without(program string, run func()) {
+	spec, err := loadLb()
+	mustSet(err)
 	calls := w.lb.objects.all["tail_calls"]
-	for _, call := range w.lb.objects.spec.Maps["tail_calls"].Contents {
+	for _, call := range spec.Maps["tail_calls"].Contents {
 		if call.Value == program {
 			mustSet(calls.Delete(call.Key))
 			defer func() { mustSet(calls.Put(call.Key, w.lb.objects.program(program))) }()
@@ -242,6 +244,11 @@ func TestSYNsOfSessionsTakeTheFastPathAsTheSlowPath(t *testing.T) {
 
 func (w *world) comparesSYNs(random *rand.Rand) {
 	t := w.TB
+	type answeredSYN struct {
+		name  string
+		frame []byte
+	}
+	var frames []answeredSYN
 	answered, fast := map[string]int{}, map[string]int{}
 	for n := 0; n < 3000; n++ {
 		name, frame := w.anySYN(random)
@@ -261,13 +268,16 @@ func (w *world) comparesSYNs(random *rand.Rand) {
 			continue
 		}
 		answered[name]++
-		w.without("lb_slow", func() {
-			action, err := w.lb.Program().Run(&ebpf.RunOptions{Data: frame})
-			if mustSet(err); action == xdpTX {
-				fast[name]++
-			}
-		})
+		frames = append(frames, answeredSYN{name, frame})
 	}
+	w.without("lb_slow", func() { // once: the kernel waits for all CPUs when such a call changes
+		for _, f := range frames {
+			action, err := w.lb.Program().Run(&ebpf.RunOptions{Data: f.frame})
+			if mustSet(err); action == xdpTX {
+				fast[f.name]++
+			}
+		}
+	})
 	for name, n := range answered {
 		if n < 100 || fast[name] < n/2 {
 			t.Errorf("%s: of %d SYNs that were answered %d took the fast path", name, n, fast[name])

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
-	"maps"
 	"net/netip"
 	"os"
 	"slices"
@@ -246,7 +245,6 @@ func (w *world) payAnswers() {
 	}
 }
 
-// runOnly sends a frame through the program where the counters tell the rest.
 // program is the one that packets go through.
 func (w *world) program() *ebpf.Program {
 	if w.path == "" {
@@ -262,40 +260,12 @@ func eachPath(t *testing.T, test func(t *testing.T, path string)) {
 	}
 }
 
+// runOnly sends a frame through the program where the counters tell the rest.
 func (w *world) runOnly(frame []byte) {
 	w.Helper()
 	if _, err := w.lb.Program().Run(&ebpf.RunOptions{Data: frame}); err != nil {
 		w.Fatal(err)
 	}
-}
-
-type verdictKey struct {
-	service string
-	verdict lbVerdict
-}
-
-func (w *world) verdicts() map[verdictKey]uint64 {
-	w.Helper()
-	return w.verdictsOf(append(slices.Collect(maps.Keys(w.tables.Places())), "")...)
-}
-
-// verdictsOf are those of some services, empty: of none.
-func (w *world) verdictsOf(names ...string) map[verdictKey]uint64 {
-	w.Helper()
-	places := w.tables.Places()
-	places[""] = plan.Place{}
-	counts := map[verdictKey]uint64{}
-	for _, name := range names {
-		place := places[name]
-		traffic, err := w.lb.VerdictTraffic(place)
-		if err != nil {
-			w.Fatal(err)
-		}
-		for verdict, t := range traffic {
-			counts[verdictKey{name, lbVerdict(verdict)}] = t.Packets
-		}
-	}
-	return counts
 }
 
 var verdictNames = func() []string {

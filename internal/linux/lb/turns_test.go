@@ -119,7 +119,7 @@ func TestEveryTurnIsTakenOnceByCPUsAtOnce(t *testing.T) {
 	number := w.tables.Places()["web"].Number
 	for _, start := range []uint32{0, 1, 1 << 20, 0, 0} { // 0: that of a node that starts
 		mustSet(w.lb.objects.Turns.Put(number, lbCursor{Turn: start}))
-		news := func() uint64 { return w.verdictsOf("web")[verdictKey{"web", lbVerdictFORWARDED_NEW}] }
+		news := func() uint64 { return w.verdicts()[verdictKey{"web", lbVerdictFORWARDED_NEW}] }
 		before := news()
 		served := w.atOnce(t, repeat)
 		expectEven(t, served, len(s.Servers))

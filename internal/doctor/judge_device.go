@@ -95,19 +95,26 @@ func (d *deviceFacts) driver() string {
 
 func judgeNative(d *deviceFacts) Finding {
 	remedy := "use an interface whose driver has it; --xdp-mode generic works, at a higher cost of each packet"
+	card := Cards[d.Driver]
 	switch {
+	case card.Most != 0 && d.MTU > card.Most:
+		return Finding{"native xdp", d.Name, Warning, fmt.Sprintf("driver %s at MTU %d: %s", d.Driver, d.MTU, card.Loses),
+			fmt.Sprintf("ip link set %s mtu %d", d.Name, card.Most)}
 	case d.native() == nativeUnknown:
 		return ok("native xdp", d.Name, "driver %s; this kernel does not report its features", d.driver())
 	case d.native() == nativeNo && d.Kind == "veth":
 		return Finding{"native xdp", d.Name, Warning, "the peer has more transmit queues than this end has receive queues",
 			fmt.Sprintf("ethtool -L %s rx N, with N at least the peer's tx", d.Name)}
 	case d.native() == nativeNo:
-		return Finding{"native xdp", d.Name, Warning, "driver " + d.driver() + " has none", remedy}
+		return Finding{"native xdp", d.Name, Warning, "driver " + d.driver() + " has none (" + tested(d.driver()) + ")", remedy}
 	case d.MTU > attach.SingleBufferMTU && d.XDPFeatures&netdev.XDPBuffers == 0:
 		return Finding{"native xdp", d.Name, Warning, fmt.Sprintf("driver %s has none at MTU %d: frames do not fit into one page", d.driver(), d.MTU),
 			fmt.Sprintf("ip link set %s mtu %d", d.Name, attach.SingleBufferMTU)}
 	}
-	return ok("native xdp", d.Name, "driver %s has it", d.driver())
+	if d.Kind == "veth" {
+		return ok("native xdp", d.Name, "driver %s has it", d.driver())
+	}
+	return ok("native xdp", d.Name, "driver %s has it (%s)", d.driver(), tested(d.driver()))
 }
 
 func judgeKind(role Role, d *deviceFacts) (out []Finding) {

@@ -60,6 +60,8 @@ type fleet struct {
 	file   string
 	wire   *link.Wire
 	device string // that the load balancer is started with; empty: eth0
+
+	opened, requests int // connections, and requests that were answered on them
 }
 
 func newFleet(t *testing.T, mode attach.XDPMode, cards []string, arms int) *fleet {

@@ -98,6 +98,7 @@ type connection struct {
 }
 
 func (f *fleet) connect(vip netip.Addr) *connection {
+	f.opened++
 	c := &connection{f: f, vip: vip}
 	c.client = http.Client{Timeout: time.Minute, Transport: &http.Transport{DialContext: func(ctx context.Context, network, address string) (conn net.Conn, err error) {
 		c.dialed++
@@ -128,6 +129,7 @@ func (c *connection) request() {
 	if c.dialed != 1 {
 		c.f.t.Fatalf("%s: the connection broke: it was made %d times", c.vip, c.dialed)
 	}
+	c.f.requests++
 }
 
 func (c *connection) close() { c.client.CloseIdleConnections() }

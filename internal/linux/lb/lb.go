@@ -49,6 +49,8 @@ type LB struct {
 	functions bool            // there are prefixes of network functions
 	host      []netip.Addr    // addresses of this host
 	dry       dry
+
+	predecessors predecessorCounts
 }
 
 // lbTables are the maps that packets read by index, as memory. The kernel rounds elements up to eight bytes.

@@ -5,7 +5,9 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
+	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
 	"github.com/ballast-lb/ballast/internal/model"
@@ -206,7 +208,7 @@ func TestConnectionsOfAPredecessorAreCounted(t *testing.T) {
 	mustSet(w.emptyPredecessorFlows())
 	expect := func(want int) {
 		t.Helper()
-		counts, err := w.lb.PredecessorConnections()
+		counts, err := w.lb.countPredecessors()
 		if count := counts[w.tables.Places()["plain"].Number]; err != nil || count != want {
 			t.Fatalf("%d connections, %v; want %d", count, err, want)
 		}
@@ -227,6 +229,44 @@ func TestConnectionsOfAPredecessorAreCounted(t *testing.T) {
 		}
 	}
 	expect(0)
+}
+
+// Whoever asks for the predecessor of each of many services, several times a second, has all places looked at once a second.
+func TestPredecessorsAreCountedOnceASecond(t *testing.T) {
+	lb := &LB{tables: lbTables{predecessorFlows: make([]uint64, 1<<16)}}
+	var now unix.Timespec
+	mustSet(unix.ClockGettime(unix.CLOCK_MONOTONIC, &now))
+	ask := func(want int) {
+		t.Helper()
+		if counts, err := lb.PredecessorConnections(); err != nil || counts[7] != want {
+			t.Fatalf("%d connections, %v; want %d", counts[7], err, want)
+		}
+	}
+	lb.tables.predecessorFlows[1] = uint64(now.Sec)<<32 | 7
+	ask(1)
+	lb.tables.predecessorFlows[2] = lb.tables.predecessorFlows[1]
+	for range 64 {
+		lb.predecessors.at = time.Now() // however long the test is held up
+		ask(1)
+	}
+	lb.predecessors.at = time.Now().Add(-countsFor)
+	ask(2)
+}
+
+// What a load balancer spends on the counts of 64 services that it is asked for, and what it would by a look for each.
+func BenchmarkPredecessorsOf64Services(b *testing.B) {
+	lb := &LB{tables: lbTables{predecessorFlows: make([]uint64, 1<<16)}}
+	for name, count := range map[string]func() (map[uint32]int, error){"once a second": lb.PredecessorConnections, "each": lb.countPredecessors} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				for range 64 {
+					if _, err := count(); err != nil {
+						b.Fatal(err)
+					}
+				}
+			}
+		})
+	}
 }
 
 func (w *world) emptyPredecessorFlows() error {

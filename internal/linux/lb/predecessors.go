@@ -3,6 +3,7 @@ package lb
 
 import (
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -33,12 +34,37 @@ func (lb *LB) Succession(service plan.Place) (counted Succession, err error) {
 	return counted, nil
 }
 
-// predecessorWindow is how long a connection counts that goes on to a predecessor, from its last packet on.
-const predecessorWindow = time.Minute
+// Implementation constants.
+const (
+	predecessorWindow = time.Minute // how long a connection counts that goes on to a predecessor, from its last packet on
+	countsFor         = time.Second // how long a count is told again: whoever asks for one service asks for the next
+)
+
+// predecessorCounts are those of the last look at all places.
+type predecessorCounts struct {
+	mutex sync.Mutex
+	of    map[uint32]int // nobody changes it
+	at    time.Time      // zero: nobody has looked
+}
 
 // PredecessorConnections estimates how many connections and flows had packets for the predecessor of their service within the last minute, by the
-// number of the service, as bpf/lb/state/predecessors.h says: none means none, but while another service's flows have taken their places.
+// number of the service, as bpf/lb/state/predecessors.h says: none means none, but while another service's flows have taken their places. The
+// estimates are a second old at most, and shared: they are not to be changed.
 func (lb *LB) PredecessorConnections() (counts map[uint32]int, err error) {
+	last := &lb.predecessors
+	last.mutex.Lock()
+	defer last.mutex.Unlock()
+	if !last.at.IsZero() && time.Since(last.at) < countsFor {
+		return last.of, nil
+	}
+	if counts, err = lb.countPredecessors(); err == nil {
+		last.of, last.at = counts, time.Now()
+	}
+	return counts, err
+}
+
+// countPredecessors looks at all places.
+func (lb *LB) countPredecessors() (counts map[uint32]int, err error) {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
 		return nil, fmt.Errorf("read the clock: %w", err)

@@ -100,19 +100,17 @@ func (s *Snapshot) LostPredecessors(of *model.Service) map[netip.Addr]string {
 
 // AllPredecessorConnections are PredecessorConnections by service.
 func (s *Snapshot) AllPredecessorConnections() map[string]uint64 {
-	all, counts := map[string]uint64{}, map[uint32]int(nil)
+	all := map[string]uint64{}
 	for service := range s.Succeeding() {
 		place, served := s.Places[service.Name]
 		if !served {
 			continue
 		}
-		if counts == nil {
-			var err error
-			if counts, err = s.path.PredecessorConnections(); err != nil {
-				return all
-			}
+		count, err := s.PredecessorConnections(place)
+		if err != nil {
+			return all
 		}
-		all[service.Name] = uint64(counts[place.Number])
+		all[service.Name] = uint64(count)
 	}
 	return all
 }

@@ -11,6 +11,7 @@
 #include "wire/kernel.h"
 #include "wire/choices.h"
 #include "wire/parse.h"
+#include "lb/state/connections.h"
 #include "lb/state/local_table.h"
 #include "lb/state/predecessors.h"
 #include "lb/state/service.h"
@@ -20,6 +21,7 @@
 #include "lb/affinity/placement.h"
 
 #define SHARE_ALL 1000
+#define FLOW_SILENCE (120 * 1000000000ULL >> 20) /* RFC 4787 4.3: no NAT forgets one earlier */
 
 inline_always __u64 predecessor_hash(const struct packet *p, const struct service *service)
 {
@@ -53,10 +55,14 @@ inline_always _Bool is_not_ours(const struct packet *p, const struct service *se
 }
 
 /* Does a client use the port of a connection again that the table still knows? A SYN alone, which anybody forges, moves
- * none. */
+ * none. Flows of UDP end by silence: else ports that are used for ever again would never change sides. */
 inline_always _Bool begins_again(const struct packet *p, const struct decision *d, const struct local_connection *known)
 {
-	return known && known->id & LOCAL_ENDED && p->protocol == IPPROTO_TCP && is_syn(p) && !d->quoted;
+	if (!known || d->quoted)
+		return 0;
+	if (p->protocol == IPPROTO_TCP)
+		return known->id & LOCAL_ENDED && is_syn(p);
+	return connection_clock() - known->last > FLOW_SILENCE;
 }
 
 /* NO_ID: it is for a server. known: whom a table has for the flow, or NO_ID. A global function: see steer_slow. */

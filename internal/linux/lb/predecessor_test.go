@@ -155,6 +155,48 @@ func TestPortsThatAreUsedAgainFollowTheShare(t *testing.T) {
 	}
 }
 
+// silence lets all entries of local tables be so much older.
+func (w *world) silence(by time.Duration) {
+	w.Helper()
+	var key lbConnectionKey
+	var entry lbLocalConnection
+	aged := map[lbConnectionKey]lbLocalConnection{}
+	for entries := w.lb.objects.LocalConnections.Iterate(); entries.Next(&key, &entry); {
+		entry.Last -= uint32(by >> 20)
+		aged[key] = entry
+	}
+	for key, entry := range aged {
+		mustSet(w.lb.objects.LocalConnections.Put(key, entry))
+	}
+}
+
+// Promise: A flow of UDP that is silent for two minutes begins where share says, and not before: ports that clients use again do not stay where they were.
+func TestSilentFlowsOfUDPFollowTheShare(t *testing.T) {
+	w := movingWorld(t)
+	for n, begins := range []uint16{0, 1000} {
+		share := func(permille uint16) {
+			w.update(func(want *plan.Want) { service(want, "udp").Predecessor.Share = model.ShareOf(permille) })
+		}
+		udp := flowTo(fastVIP(15), 443, 70+n)
+		datagram := ethernet(0, ipPacket(udp.client.Addr(), fastVIP(15), 17, udp.udp([]byte("x"))))
+		there, here := lbVerdict(lbVerdictFORWARDED_TO_PREDECESSOR), lbVerdict(lbVerdictFORWARDED_NEW)
+		first, known, anew := there, there, here
+		if begins == 1000 {
+			first, known, anew = here, lbVerdictFORWARDED_BY_LOCAL_TABLE, there
+		}
+		share(begins)
+		w.checkVerdict(datagram, first)
+		share(1000 - begins)
+		for range 3 { // each of which ends a silence
+			w.silence(119 * time.Second)
+			w.checkVerdict(datagram, known)
+		}
+		w.silence(121 * time.Second)
+		clear(w.local)
+		w.checkVerdict(datagram, anew)
+	}
+}
+
 // Promise: The share is that part of new connections, and of SYNs without timestamps all or none.
 func TestShareIsThatPartOfNewConnections(t *testing.T) {
 	w := movingWorld(t)

@@ -5,24 +5,15 @@ import (
 	"net/netip"
 	"strconv"
 
+	"github.com/ballast-lb/ballast/internal/lab/fleet"
 	"github.com/ballast-lb/ballast/internal/lab/script"
-	"github.com/ballast-lb/ballast/internal/lab/software"
 )
 
-// Former is what has the VIPs before Ballast has them, and after: HAProxy on a host of its own (Topology.Former).
+// Former is what has the VIPs before Ballast has them, and after, on a host of its own (Topology.Former).
 type Former struct {
 	t     *Trial
-	proxy software.ProxyPair
-}
-
-// StartFormer starts it at the ports of the services, on a host that has the VIPs and announces them to nobody.
-func (t *Trial) StartFormer() *Former {
-	f := &Former{t, t.proxy(t.Network.former(), 80)}
-	for _, vip := range t.Network.VIPs {
-		script.Check(t.Lab.Space(f.proxy.Node).AddAddress("lo", netip.PrefixFrom(vip, vip.BitLen())))
-	}
-	f.proxy.Proxy(t.Lab)
-	return f
+	Begun func(one *fleet.Service) (connections int, err error) // of a service, since it runs
+	Open  func(held *Load) (connections int, err error)         // those of a load that are open there, perhaps with others
 }
 
 // Number is that of its host, for Routes.Send.
@@ -31,16 +22,41 @@ func (f *Former) Number() int { return f.t.Network.former() }
 // Address is where load balancers and servers reach it.
 func (f *Former) Address() netip.Addr { return FabricAddress(f.Number()) }
 
-// Connections are those to a VIP that are open, and all that have begun.
-func (f *Former) Connections(vip netip.Addr) (open, begun int, err error) {
-	rows, err := proxyStats(f.t.Lab, f.proxy)
-	if err != nil {
-		return 0, 0, err
+// ownVIPs gives its host the VIPs, which it announces to nobody.
+func (f *Former) ownVIPs() {
+	for _, vip := range f.t.Network.VIPs {
+		script.Check(f.t.Lab.Space(LBName(f.Number())).AddAddress("lo", netip.PrefixFrom(vip, vip.BitLen())))
 	}
-	for _, row := range rows {
-		if row[0] == vip.String() && row[1] == "FRONTEND" {
-			return script.Must(strconv.Atoi(row[4])), script.Must(strconv.Atoi(row[7])), nil
+}
+
+// StartFormerProxy starts HAProxy at the ports of the services.
+func (t *Trial) StartFormerProxy() *Former {
+	proxy := t.proxy(t.Network.former(), 80)
+	count := func(vip netip.Addr, column int) (connections int, err error) {
+		rows, err := proxyStats(t.Lab, proxy)
+		if err != nil {
+			return 0, err
 		}
+		for _, row := range rows {
+			if row[0] == vip.String() && row[1] == "FRONTEND" {
+				return script.Must(strconv.Atoi(row[column])), nil
+			}
+		}
+		return 0, fmt.Errorf("HAProxy has no frontend %s: %v", vip, rows)
 	}
-	return 0, 0, fmt.Errorf("HAProxy has no frontend %s: %v", vip, rows)
+	f := &Former{t: t}
+	f.Begun = func(one *fleet.Service) (int, error) { return count(one.VIP, 7) }
+	f.Open = func(*Load) (open int, err error) {
+		for _, vip := range t.Network.VIPs {
+			of, err := count(vip, 4)
+			if err != nil {
+				return 0, err
+			}
+			open += of
+		}
+		return open, nil
+	}
+	f.ownVIPs()
+	proxy.Proxy(t.Lab)
+	return f
 }

@@ -147,7 +147,7 @@ func (m *Monitor) EstimatesNothing(lb string) error {
 	return err
 }
 
-// Begun is how many connections of a service load balancers have given to its servers, all together.
+// Begun is how many connections, or flows of UDP, of a service load balancers have given to its servers, all together.
 func (m *Monitor) Begun(service string, lbs ...string) (connections int, err error) {
 	for _, lb := range lbs {
 		services, err := m.rollout.services(lb)
@@ -155,12 +155,36 @@ func (m *Monitor) Begun(service string, lbs ...string) (connections int, err err
 			return 0, err
 		}
 		for i := range services {
-			for k := 0; services[i].Name == service && k < len(services[i].Servers); k++ {
-				connections += int(services[i].Servers[k].Connections)
+			one := &services[i]
+			if one.Name != service {
+				continue
+			}
+			if one.Protocol == model.ProtocolUDP {
+				connections += int(one.Verdicts["forwarded_new"].Packets)
+				continue
+			}
+			for k := range one.Servers {
+				connections += int(one.Servers[k].Connections)
 			}
 		}
 	}
 	return connections, nil
+}
+
+// Sent is how many packets of a service load balancers have sent to its servers, all together.
+func (m *Monitor) Sent(service string, lbs ...string) (packets uint64, err error) {
+	for _, lb := range lbs {
+		services, err := m.rollout.services(lb)
+		if err != nil {
+			return 0, err
+		}
+		for i := range services {
+			for k := 0; services[i].Name == service && k < len(services[i].Servers); k++ {
+				packets += services[i].Servers[k].Packets
+			}
+		}
+	}
+	return packets, nil
 }
 
 // Succeeded is how many connections of all services go on to predecessors, by the estimates of load balancers, all together.
@@ -182,14 +206,14 @@ func (m *Monitor) Succeeded(lbs ...string) (connections int, err error) {
 
 // LostPredecessors is of how many services a load balancer says, by status and by service, that packets for the predecessor are lost.
 func (m *Monitor) LostPredecessors(lb string) (services int, err error) {
-	var status api.LBStatus
-	if err := m.rollout.Client(lb).Get(m.rollout.lab.Context, api.PathStatus, &status); err != nil {
+	problems, err := m.Problems(lb)
+	if err != nil {
 		return 0, err
 	}
 	counted, err := m.rollout.services(lb)
 	for _, one := range counted {
 		lost := slices.ContainsFunc(one.PredecessorPaths, func(p api.PredecessorPath) bool { return p.Lost != "" })
-		named := slices.ContainsFunc(status.Problems, func(problem string) bool {
+		named := slices.ContainsFunc(problems, func(problem string) bool {
 			return strings.HasPrefix(problem, "service "+one.Name+": predecessor ")
 		})
 		if lost && named {
@@ -197,6 +221,13 @@ func (m *Monitor) LostPredecessors(lb string) (services int, err error) {
 		}
 	}
 	return services, err
+}
+
+// Problems are those that a load balancer has by its own account.
+func (m *Monitor) Problems(lb string) ([]string, error) {
+	var status api.LBStatus
+	err := m.rollout.Client(lb).Get(m.rollout.lab.Context, api.PathStatus, &status)
+	return status.Problems, err
 }
 
 // AgentStatus asks the agent of a node how it is.

@@ -34,6 +34,7 @@ type Leave struct {
 	Deadline    time.Duration
 	Force       bool // what lives is not waited for
 	DryRun      bool
+	Keep        bool // the machine stays a member, and comes back: nothing is revoked or forgotten, and no file is removed
 
 	Confirm func(warnings []string) error                // an error: it is not meant
 	Stop    func(ctx context.Context, unit string) error // ends a unit, now and at boot; nil: there are no units
@@ -165,7 +166,11 @@ func (l *Leave) look(ctx context.Context, n *Node) {
 
 // plan says what is to be done.
 func (l *Leave) plan(ctx context.Context, n *Node) {
-	l.say("%s leaves:", n.what())
+	if l.Keep {
+		l.say("%s is taken off, and stays a member:", n.what())
+	} else {
+		l.say("%s leaves:", n.what())
+	}
 	if n.client == nil {
 		l.say("  no controller is asked (%v): nothing is drained, and what remains to do there is listed at the end", n.unasked)
 	} else {
@@ -181,6 +186,9 @@ func (l *Leave) plan(ctx context.Context, n *Node) {
 		l.say("  %s is stopped and disabled", n.unit())
 	}
 	l.say("  the data path of instance %s is removed", n.Instance)
+	if l.Keep {
+		return
+	}
 	if n.client != nil {
 		l.say("  its certificate is revoked, and it is forgotten as a node")
 	}
@@ -259,6 +267,13 @@ func (l *Leave) leave(ctx context.Context, n *Node) error {
 	if err := l.Detach(ctx, n); err != nil {
 		return err
 	}
+	if l.Keep {
+		l.say("%s is off. To undo that:", n.what())
+		for _, line := range l.back(n) {
+			l.say("  %s", line)
+		}
+		return nil
+	}
 	remains := l.depart(ctx, n)
 	for _, path := range n.files() {
 		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -271,6 +286,22 @@ func (l *Leave) leave(ctx context.Context, n *Node) error {
 		l.say("  remains to do: %s", line)
 	}
 	return nil
+}
+
+// back is how a node comes back that was taken off.
+func (l *Leave) back(n *Node) (lines []string) {
+	if l.Stop != nil {
+		lines = append(lines, "systemctl enable --now "+n.unit())
+	} else {
+		lines = append(lines, "start its daemon (instance "+n.Instance+")")
+	}
+	for _, s := range n.fleet.GetServers() {
+		lines = append(lines, fmt.Sprintf("ballast ctl server undrain %s %s", s.Service, s.Server.Name))
+	}
+	if n.fleet.GetNode() != nil {
+		lines = append(lines, "ballast ctl node undrain "+n.Name)
+	}
+	return lines
 }
 
 // depart has controllers revoke the certificate, and returns what they could not do.

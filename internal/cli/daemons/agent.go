@@ -32,7 +32,7 @@ func Agent(version string) *cobra.Command {
 					if yes {
 						return nil
 					}
-					return command.Confirm(cmd, "detach", "drain the server and wait, or say --yes")
+					return command.Confirm(cmd, "detach", "run `ballast leave agent --keep`, which drains and waits first, or say --yes")
 				})
 			}
 			var err error

@@ -87,6 +87,7 @@ func Leave() *cobra.Command {
 	flags.StringSliceVar(&controllers, "controller", nil, "`HOST[:PORT]` of controllers, may be repeated (default: those of the unit's options)")
 	flags.DurationVar(&l.Deadline, "deadline", 10*time.Minute, "how long to wait until nothing lives; then nothing is removed")
 	flags.BoolVar(&l.Force, "force", false, "do not wait for what lives: it breaks")
+	flags.BoolVar(&l.Keep, "keep", false, "stay a member: stop after the data path is removed, and say how to come back")
 	flags.BoolVar(&l.DryRun, "dry-run", false, "say what would be done, and what lives, and change nothing")
 	flags.BoolVar(&stay, "no-stop", false, "stop no unit: its daemon has to be ended otherwise")
 	flags.BoolVar(&yes, "yes", false, "do not ask")

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,13 +16,13 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/loadmeter"
 )
 
-// Operator runs `ballast ctl`.
+// Operator runs `ballast ctl`, and takes nodes off.
 type Operator struct {
 	lab         *host.Lab
 	controllers int
 }
 
-// Command is a running `ballast ctl`.
+// Command is a running command.
 type Command struct {
 	*host.Process
 	Output, Errors host.Transcript
@@ -30,25 +31,42 @@ type Command struct {
 
 // Begin starts `ballast ctl` with arguments on a node, for the daemon there.
 func (o *Operator) Begin(node string, arguments ...string) (*Command, error) {
-	return o.start(node, []string{"--run-dir", filepath.Join(o.lab.NodeDir(node), "run"), "--instance", instance}, arguments)
+	return o.start(node, []string{"ctl", "--run-dir", filepath.Join(o.lab.NodeDir(node), "run"), "--instance", instance}, arguments)
 }
 
 // BeginAt starts `ballast ctl` on the operator's node, for the controllers in that order.
 func (o *Operator) BeginAt(controllers string, arguments ...string) (*Command, error) {
-	flags := []string{"--controller", controllers, "--tls-dir", certificates(o.lab), "--tls-name", operatorNode}
+	flags := []string{"ctl", "--controller", controllers, "--tls-dir", certificates(o.lab), "--tls-name", operatorNode}
 	return o.start(operatorNode, flags, arguments)
 }
 
-func (o *Operator) start(node string, flags, arguments []string) (*Command, error) {
+func (o *Operator) start(node string, begin, arguments []string) (*Command, error) {
 	c := &Command{Began: time.Now()}
 	p, err := o.lab.Start(host.Spawn{Node: node, Program: o.lab.Binary, Stdout: &c.Output, Stderr: &c.Errors,
-		Arguments: slices.Concat([]string{"ctl"}, flags, arguments)})
+		Arguments: slices.Concat(begin, arguments)})
 	if err != nil {
 		return nil, err
 	}
 	c.Process = p
 	c.Wanted.Store(true)
 	return c, nil
+}
+
+// BeginLeave starts `ballast leave agent` with arguments on a node without systemd, whose daemon runs by options as its unit has them.
+func (o *Operator) BeginLeave(node string, arguments ...string) (*Command, error) {
+	dir := o.lab.NodeDir(node)
+	options := fmt.Sprintf("OPTIONS=--name %s --tls-dir %s --run-dir %s --state-dir %s --controller %s\n", node, certificates(o.lab), filepath.Join(dir, "run"),
+		filepath.Join(dir, "state"), ControlAddresses(ControllerName, o.controllers))
+	if err := os.WriteFile(filepath.Join(dir, "ballast-agent"), []byte(options), 0o644); err != nil {
+		return nil, err
+	}
+	return o.start(node, []string{"leave", "agent", "--no-stop", "--defaults-dir", dir}, arguments)
+}
+
+// Detach has `ballast agent --detach` remove what the agent of a node has left, which must not ask.
+func (o *Operator) Detach(node string) error {
+	_, err := o.finish(o.start(node, []string{"agent", "--detach", "--instance", instance, "--run-dir", filepath.Join(o.lab.NodeDir(node), "run")}, nil))
+	return err
 }
 
 // On runs a command on a node, which must succeed, and returns what it prints.

@@ -27,6 +27,10 @@ var Scenarios = []scenario.Scenario{
 		Name: "drain", Deadline: 3 * time.Minute, Do: runDrain,
 		Promise: "an operator waits for the connections of drained servers; only a deadline cuts some, and ids rest",
 	},
+	{
+		Name: "leave", Deadline: 2 * time.Minute, Do: runLeave,
+		Promise: "an agent is drained, taken off its server and brought back under load: no connection breaks",
+	},
 }
 
 // Implementation constants.

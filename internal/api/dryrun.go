@@ -4,6 +4,7 @@ package api
 import (
 	"context"
 	"net/netip"
+	"sync"
 
 	"connectrpc.com/connect"
 
@@ -41,7 +42,7 @@ func Dangers(ctx context.Context, d knowsServers, before, after *model.Fleet) []
 			}
 		}
 		return found
-	})...)
+	}, Counting(ctx, d))...)
 }
 
 // Living is fleet.Living, by what is known of connections now.
@@ -49,18 +50,21 @@ func Living(ctx context.Context, d knowsServers, before, after *model.Fleet) []s
 	return fleet.Living(before, after, Counting(ctx, d))
 }
 
-// Counting tells what is known of connections of servers now.
+// Counting tells what is known of connections of servers when it is first asked.
 func Counting(ctx context.Context, d knowsServers) func(service string, id uint16) fleet.Connections {
 	type key struct {
 		service string
 		id      uint32
 	}
-	known := map[key]fleet.Connections{}
-	servers, _ := d.Servers(ctx, "")
-	for _, s := range servers {
-		if !s.Removed {
-			known[key{s.Service, s.Server.GetId()}] = fleet.Connections{Live: s.GetConnections(), Known: s.Connections != nil, Exact: s.ConnectionsExact}
+	known := sync.OnceValue(func() map[key]fleet.Connections {
+		found := map[key]fleet.Connections{}
+		servers, _ := d.Servers(ctx, "")
+		for _, s := range servers {
+			if !s.Removed {
+				found[key{s.Service, s.Server.GetId()}] = fleet.Connections{Live: s.GetConnections(), Known: s.Connections != nil, Exact: s.ConnectionsExact}
+			}
 		}
-	}
-	return func(service string, id uint16) fleet.Connections { return known[key{service, uint32(id)}] }
+		return found
+	})
+	return func(service string, id uint16) fleet.Connections { return known()[key{service, uint32(id)}] }
 }

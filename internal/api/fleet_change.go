@@ -50,7 +50,10 @@ func (f *fleetAPI) PutService(ctx context.Context, r *ballastv1.PutServiceReques
 // dropUnusable empties what belongs to an affinity, a check or a load source that m replaces: it could not be taken back otherwise.
 func dropUnusable(s *model.Service, m *ballastv1.Service) {
 	if affinity := m.GetAffinity(); affinity != "" && affinity != s.Affinity.String() {
-		s.Table = model.Table{}
+		s.Table = s.Table.Room() // what cookies carry
+		if affinity != model.AffinityCookie.String() && affinity != model.AffinityTable.String() {
+			s.Table = model.Table{}
+		}
 	}
 	if from := m.GetSource().GetFrom(); from != "" && from != s.Source.From.String() {
 		s.Source = model.ServerSource{}

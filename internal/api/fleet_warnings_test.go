@@ -51,8 +51,6 @@ func TestWhatHarmsClientsOrCannotBeTakenBackNeedsForce(t *testing.T) {
 		"removal of the service": {func(fleet ballastv1connect.FleetClient, force bool) (*ballastv1.ChangeResponse, error) {
 			return fleet.RemoveService(t.Context(), &ballastv1.RemoveServiceRequest{Service: "web", Force: force})
 		}, "service web: it goes"},
-		"a table":      {put(t, &ballastv1.Service{Affinity: "table"}), "affinity cookie -> table cannot be taken back"},
-		"a hash":       {put(t, &ballastv1.Service{Affinity: "hash", Dispatch: "maglev"}), "the connections that it has break"},
 		"a vip":        {put(t, &ballastv1.Service{Vip: "198.51.100.99"}), "vip or protocol changes"},
 		"further vips": {put(t, &ballastv1.Service{Vips: []string{"198.51.100.10", "2001:db8::10"}}), "2001:db8::10 comes: a server that has not got it"},
 		"a port":       {put(t, &ballastv1.Service{Ports: []uint32{443}}), "port 80 goes"},
@@ -98,6 +96,33 @@ func TestWhatHarmsClientsOrCannotBeTakenBackNeedsForce(t *testing.T) {
 				t.Errorf("with force: %v, %v", answer, err)
 			}
 		})
+	}
+}
+
+// Promise: An affinity by which connections break needs force while some live, and one that keeps them all needs none.
+func TestAnAffinityThatBreaksConnectionsNeedsForceWhileSomeLive(t *testing.T) {
+	memory := &apitest.Memory{Live: func(uint16) uint64 { return 1 }}
+	fleet, _ := serveFleet(t, memory)
+	must(t)(fleet.Apply(t.Context(), &ballastv1.ApplyRequest{Services: []*ballastv1.Service{web(at("10.0.0.1"), at("10.0.0.2"))}}))
+	set := func(affinity, dispatch string, force bool) (*ballastv1.ChangeResponse, error) {
+		return fleet.PutService(t.Context(), &ballastv1.PutServiceRequest{Service: &ballastv1.Service{Name: "web", Affinity: affinity, Dispatch: dispatch}, Force: force})
+	}
+	for range 2 {
+		must(t)(set("table", "rr", false))
+		must(t)(set("cookie", "rr", false))
+	}
+	const warning = "service web: affinity cookie -> hash: of 2 connections all break: "
+	if _, err := set("hash", "maglev", false); !strings.Contains(strings.Join(api.WarningsOf(err), "; "), warning) || !strings.Contains(err.Error(), "repeat it with force") {
+		t.Errorf("while two live: %v", err)
+	}
+	if answer, err := set("hash", "maglev", true); err != nil || len(answer.Warnings) != 1 {
+		t.Errorf("by force: %v, %v", answer, err)
+	}
+	memory.Live = nil // agents count none
+	must(t)(set("cookie", "rr", false))
+	memory.Estimated = true // nobody knows
+	if _, err := set("hash", "maglev", false); !strings.Contains(strings.Join(api.WarningsOf(err), "; "), "of connections that nobody counts all break") {
+		t.Errorf("while nobody counts: %v", err)
 	}
 }
 

@@ -166,7 +166,7 @@ func TestMistakesAreRefusedWithFileLineAndKey(t *testing.T) {
 		{"    1: 0011", "    one: 0011", `test.yaml:5: keys.cookie.one: "one" is not an epoch`},
 		{"    1: 0011", "    01: 0011", `test.yaml:5: keys.cookie.01: "01" is not an epoch`},
 		{"services:", "service:", "test.yaml:6: service: unknown key: did you mean services?"},
-		{"ports: [80]", "ports: [80]\n    table: {entries: 64}", "test.yaml:10: services[0].table: affinity cookie keeps no such table: remove it, or use affinity: table"},
+		{"ports: [80]", "ports: [80]\n    table: {entries: 64}", "test.yaml:10: services[0].table: affinity cookie keeps no such table: keep index_bits and node_bits alone, which leave room in cookies, or use affinity: table"},
 		{"ports: [80]", "ports: [80]\n    affinity: table\n    table:\n      index_bits: 0", "test.yaml:12: services[0].table.index_bits: 0 is out of range"},
 		{"ports: [80]", "ports: [80]\n    affinity: table\n    table:\n      packet_limit: 60001", "test.yaml:12: services[0].table.packet_limit: 60001 is out of range: use 0 to 60000"},
 		{"ports: [80]", "ports: [80]\n    session_clients: 3", "test.yaml:10: services[0].session_clients: without session: tls there are no sessions to limit: remove it (ctl: --session-clients 16), or use session: tls"},

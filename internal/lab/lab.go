@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/ballast-lb/ballast/internal/lab/scenario"
+	"github.com/ballast-lb/ballast/internal/lab/scenario/affinity"
 	"github.com/ballast-lb/ballast/internal/lab/scenario/benefit"
 	"github.com/ballast-lb/ballast/internal/lab/scenario/bgp"
 	"github.com/ballast-lb/ballast/internal/lab/scenario/churn"
@@ -39,7 +40,7 @@ import (
 // Scenarios lists all scenarios by name.
 func Scenarios() []scenario.Scenario {
 	all := slices.Concat(
-		benefit.Scenarios, bgp.Scenarios, churn.Scenarios, compare.Scenarios, control.Scenarios, drain.Scenarios, elastic.Scenarios, health.Scenarios, migrate.Scenarios, mptcp.Scenarios, pair.Scenarios, path.Scenarios, pool.Scenarios, quic.Scenarios, replicated.Scenarios, rotation.Scenarios, sessions.Scenarios, shell.Scenarios, table.Scenarios, through.Scenarios, throughput.Scenarios, twotier.Scenarios,
+		affinity.Scenarios, benefit.Scenarios, bgp.Scenarios, churn.Scenarios, compare.Scenarios, control.Scenarios, drain.Scenarios, elastic.Scenarios, health.Scenarios, migrate.Scenarios, mptcp.Scenarios, pair.Scenarios, path.Scenarios, pool.Scenarios, quic.Scenarios, replicated.Scenarios, rotation.Scenarios, sessions.Scenarios, shell.Scenarios, table.Scenarios, through.Scenarios, throughput.Scenarios, twotier.Scenarios,
 	)
 	slices.SortFunc(all, func(a, b scenario.Scenario) int { return cmp.Compare(a.Name, b.Name) })
 	return all

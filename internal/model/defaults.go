@@ -56,9 +56,9 @@ func (s *Service) ApplyDefaults() {
 	setDefault(&s.Affinity, AffinityUnset, affinity)
 	if s.Affinity == AffinityTable {
 		s.Table.applyDefaults()
-		if s.Table.NodeBits > 0 {
-			bits = MaxCookieBits
-		}
+	}
+	if s.Affinity.Cookies() && s.Table.NodeBits > 0 {
+		bits = MaxCookieBits
 	}
 	if s.Affinity == AffinityReplicated {
 		fallback = FallbackHash

@@ -127,11 +127,11 @@ type Placement struct {
 // Table is how a service with affinity table keeps its connections (Cheetah III-B). The cookie's bits are, from the first:
 // the epoch, NodeBits, IndexBits, and the server's id in what is left. The zero value is that of other services.
 type Table struct {
-	Entries   uint32 `json:"entries"`    // memory, 32 bytes each; rounded up to a multiple of 64
-	IndexBits uint8  `json:"index_bits"` // r of Cheetah III-B; the table is Entries/2^r partitions of 2^r-1 connections each
-	NodeBits  uint8  `json:"node_bits"`  // for the ids of the second tier's nodes; 0: there is one tier
+	Entries   uint32 `json:"entries,omitempty"` // memory, 32 bytes each; rounded up to a multiple of 64
+	IndexBits uint8  `json:"index_bits"`        // r of Cheetah III-B; the table is Entries/2^r partitions of 2^r-1 connections each
+	NodeBits  uint8  `json:"node_bits"`         // for the ids of the second tier's nodes; 0: there is one tier
 	// IdleTimeout is when a silent connection's entry is freed. The connection lives on, and gets another with its next packet.
-	IdleTimeout Duration `json:"idle_timeout"`
+	IdleTimeout Duration `json:"idle_timeout,omitempty"`
 	PacketLimit uint32   `json:"packet_limit,omitempty"` // packets per second of one connection that pass; 0: all
 	Scrubber    string   `json:"scrubber,omitempty"`     // name of the server that suspects' packets visit first
 }
@@ -195,7 +195,7 @@ func (s *Service) IDBits() uint8 {
 		return 8 * min(s.QUIC.ServerIDLength, 2)
 	}
 	left := int(s.CookieBits) - 1
-	if s.Affinity == AffinityTable {
+	if s.Affinity.Cookies() { // with affinity cookie the room of a table that was, or will be
 		left -= int(s.Table.IndexBits) + int(s.Table.NodeBits)
 	}
 	if s.CookieBits < MinCookieBits || s.CookieBits > MaxCookieBits || left < 1 {

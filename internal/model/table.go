@@ -22,9 +22,20 @@ func (t *Table) applyDefaults() {
 	setDefault(&t.IdleTimeout, 0, DefaultIdleTimeout)
 }
 
+// Room is what of a table a service with affinity cookie may have: connections that began with the table carry its indices on, and no id may stand there.
+func (t *Table) Room() Table { return Table{NodeBits: t.NodeBits, IndexBits: t.IndexBits} }
+
 func (s *Service) validateTable(path string, found *findings) {
 	t := &s.Table
 	switch {
+	case s.Affinity == AffinityCookie && *t == t.Room():
+		if *t != (Table{}) {
+			s.validateLayout(path, found)
+		}
+		return
+	case s.Affinity == AffinityCookie:
+		found.add(path+".table", "keep index_bits and node_bits alone, which leave room in cookies, or use affinity: table", "affinity cookie keeps no such table")
+		return
 	case s.Affinity != AffinityTable && *t != (Table{}):
 		found.add(path+".table", "remove it, or use affinity: table", "affinity %s keeps no such table", s.Affinity)
 		return

@@ -164,7 +164,7 @@ var Table = []Field[table]{
 		Doc: "size of the table, with `affinity: table`", More: "32 bytes each (48 for IPv6). " +
 			"`--max-entries` limits the sum of all services"},
 	{Key: "index_bits", Value: number(func(t *table) *uint8 { return &t.IndexBits }, "bits", 1, model.MaxIndexBits), Default: fmt.Sprint(model.DefaultIndexBits),
-		Doc: "cookie bits for the entry's index in its partition", More: "Fewer leave more ids, and fill the table less evenly"},
+		Doc: "cookie bits for the entry's index in its partition", More: "Fewer leave more ids, and fill the table less evenly. Also with `affinity: cookie` after a table"},
 	{Key: "node_bits", Value: number(func(t *table) *uint8 { return &t.NodeBits }, "bits", 0, model.MaxNodeBits), Default: fmt.Sprintf("0; %d with a second tier", model.DefaultNodeBits),
 		Doc: "cookie bits for the id of a second-tier node", More: "2^bits-1 nodes"},
 	{Key: "idle_timeout", Value: span(func(t *table) *model.Duration { return &t.IdleTimeout }, model.MinIdleTimeout, model.MaxIdleTimeout), Default: short(model.DefaultIdleTimeout),

@@ -154,7 +154,7 @@ func TestADryRunTellsWhatItDoesToConnections(t *testing.T) {
 			"server drain web s2 --deadline 1h":                 {"live: service web: server s2: 20 connections stay until they end; at 20", " the rest is cut"},
 			"server remove web s2":                              {"- service web: server s2: removed\n", "live: service web: server s2: 20 connections stay until they end\n"},
 			"service remove web":                                {"- service web: removed\n", "live: service web: 30 connections end\n", "WARNING: service web: it goes"},
-			"service set web --affinity hash --dispatch maglev": {"live: service web: 30 connections: see the warnings\n", "the connections that it has break"},
+			"service set web --affinity hash --dispatch maglev": {"live: service web: 30 connections: see the warnings\n", "affinity cookie -> hash: of 30 connections all break: only those are found"},
 			"server weight web s1 9":                            {"~ service web: server s1: weight 1 -> 9\n"},
 			"apply -f " + write(t, "services: []\n"):            {"live: service web: 30 connections end\n"},
 		} {

@@ -209,7 +209,11 @@ func TestWhatHarmsClientsIsAskedAboutFirst(t *testing.T) {
 	}
 	ctl.must("server", "undrain", "web", "s2")
 	ctl.expect("server drain web s2 --yes", "state active -> draining")
-	ctl.refuse("service set web --affinity table", "say --yes")
+	memory.Live = func(uint16) uint64 { return 1 }
+	ctl.refuse("service set web --affinity hash --dispatch maglev", "say --yes")
+	memory.Live = nil
+	ctl.must("service", "set", "web", "--affinity", "table") // keeps all
+	ctl.must("service", "set", "web", "--affinity", "cookie")
 
 	out, err = clitest.Run(append(slices.Clone(ctl.reach), "apply", "--dry-run", "-f", write(t, "services: []\n"))...)
 	if !errors.Is(err, command.ExitStatus(2)) || !strings.Contains(out, "- service web: removed\nlive: service web: 0 connections end\nWARNING: service web: it goes") {

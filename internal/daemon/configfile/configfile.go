@@ -72,6 +72,7 @@ type Taking struct {
 	DryRun      bool // only tell what would change
 	Force       bool // although living connections lose their servers
 	AllowRemove bool // although it may be half a file
+	Start       bool // the daemon starts by it: nobody has counted connections yet
 }
 
 // Losses are what a file that was read because it had changed, from a fleet that runs to another, may have lost by being cut off, one line each: nobody has

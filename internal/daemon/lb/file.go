@@ -20,7 +20,7 @@ func (c changing) begin(file *config.File) error {
 	if file == nil {
 		return c.reconcile(c.state)
 	}
-	_, err := c.applyFile(file, configfile.Taking{AllowRemove: true}) // people start it by what they have written
+	_, err := c.applyFile(file, configfile.Taking{AllowRemove: true, Start: true}) // people start it by what they have written
 	var breaks *fleet.Breaks
 	if !errors.As(err, &breaks) {
 		return err
@@ -103,6 +103,15 @@ func (c changing) orphans(next *model.Fleet) error {
 	return errors.New(strings.Join(lines, "; "))
 }
 
+// regroups refuses a fleet in which services have an affinity that does not find their connections.
+func (c changing) regroups(next *model.Fleet) error {
+	lines := fleet.AffinityDangers(&c.state.Running, next, api.Counting(context.Background(), fleetAPI{observer{c.changes}}))
+	if len(lines) == 0 {
+		return nil
+	}
+	return errors.New(strings.Join(lines, "; "))
+}
+
 // takeFile carries out what an action has taken of the file, unless it was refused. A dry run adds what that harms, and what becomes of connections.
 func (c changing) takeFile(next fleet.Desired, action string, how configfile.Taking, changed *api.Changed, refused error) error {
 	var breaks *fleet.Breaks
@@ -120,6 +129,9 @@ func (c changing) takeFile(next fleet.Desired, action string, how configfile.Tak
 	}
 	if err := c.orphans(&next.Running); err != nil && !how.Force {
 		return fmt.Errorf("%w; wait until ballast_predecessor_connections is 0; if they may break: `%s config %s --%s` takes the file", err, api.Ctl(c.options.Instance), action, api.Force)
+	}
+	if err := c.regroups(&next.Running); err != nil && !how.Force && !how.Start {
+		return fmt.Errorf("%w; if they may break: `%s config %s --%s` takes the file", err, api.Ctl(c.options.Instance), action, api.Force)
 	}
 	return c.reconcile(c.state.With(next))
 }

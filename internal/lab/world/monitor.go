@@ -54,6 +54,16 @@ func (m *Monitor) Server(lb string, i int) (*ballastv1.ServerStatus, error) {
 	return servers[at], nil
 }
 
+// Affinities are those that a load balancer runs by, by service.
+func (m *Monitor) Affinities(lb string) (map[string]model.Affinity, error) {
+	services, err := m.rollout.services(lb)
+	found := map[string]model.Affinity{}
+	for i := range services {
+		found[services[i].Name] = services[i].Affinity
+	}
+	return found, err
+}
+
 // Weights are those that a load balancer dispatches by now, by service and server.
 func (m *Monitor) Weights(lb string) (map[string]uint32, error) {
 	servers, err := m.Servers(lb)

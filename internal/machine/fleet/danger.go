@@ -17,9 +17,9 @@ type unhealthyOf func(service string) map[netip.Addr]bool
 // Dangers returns what of a change from a to b harms clients or cannot be taken back, one line each: a service whose last server, or last
 // healthy one, stops taking new connections, a service or port that goes, choices that connections do not outlive, the last node that
 // announces VIPs, keys. nil: nothing does.
-// Both have their defaults. unhealthy is asked only about services that lose a server. What is no change of something that was there is
-// no danger: a new service without servers harms nobody.
-func Dangers(a, b *model.Fleet, unhealthy unhealthyOf) (lines []string) {
+// Both have their defaults. unhealthy is asked only about services that lose a server, living only about those with another affinity. What is no
+// change of something that was there is no danger: a new service without servers harms nobody.
+func Dangers(a, b *model.Fleet, unhealthy unhealthyOf, living livingOf) (lines []string) {
 	lines = keyDangers(&a.Keys, &b.Keys)
 	after, ports := index(b.Services, serviceName), portsOf(b)
 	for i := range a.Services {
@@ -30,7 +30,7 @@ func Dangers(a, b *model.Fleet, unhealthy unhealthyOf) (lines []string) {
 		case to == nil && len(gone) > 0 && len(from.Servers) > 0:
 			lines = append(lines, fmt.Sprintf("service %s: it goes: its packets go to the host, and its connections end", from.Name))
 		case to != nil:
-			lines = append(lines, serviceDangers(from, to, gone, unhealthy)...)
+			lines = append(lines, serviceDangers(from, to, gone, unhealthy, living)...)
 		}
 	}
 	if a.HasSecondTier() && b.HasSecondTier() {
@@ -134,7 +134,7 @@ func notIn(a, b *model.Service) (vips []string) {
 	return vips
 }
 
-func serviceDangers(from, to *model.Service, gone []string, unhealthy unhealthyOf) (lines []string) {
+func serviceDangers(from, to *model.Service, gone []string, unhealthy unhealthyOf, living livingOf) (lines []string) {
 	add := func(format string, values ...any) {
 		lines = append(lines, fmt.Sprintf("service "+to.Name+": "+format, values...))
 	}
@@ -158,21 +158,19 @@ func serviceDangers(from, to *model.Service, gone []string, unhealthy unhealthyO
 		add("%s goes: its connections end", strings.Join(notIn(from, to), ", "))
 	case from.VIP != to.VIP && (from.Affinity == model.AffinityQUIC || from.Session == model.SessionTLS):
 		add("the first vip changes: connection ids and sessions of clients name no server any more")
-	case from.Affinity == model.AffinityCookie && to.Affinity == model.AffinityTable:
-		add("affinity cookie -> table cannot be taken back while it keeps its vip")
-	case from.Affinity != to.Affinity || from.Return != to.Return || nat(from) != nat(to):
+	case from.Return != to.Return || nat(from) != nat(to):
 		changed := "nat changes"
-		if from.Affinity != to.Affinity {
-			changed = fmt.Sprintf("affinity %s -> %s", from.Affinity, to.Affinity)
-		} else if from.Return != to.Return {
+		if from.Return != to.Return {
 			changed = fmt.Sprintf("return %s -> %s", from.Return, to.Return)
 		}
-		add("%s: the connections that it has break: to keep them, have a second service at another vip take new ones until they have ended", changed)
-	case from.Affinity == model.AffinityQUIC && from.QUIC != to.QUIC:
+		add("%s: the connections that it has break: %s", changed, otherVIP)
+	case from.Affinity != to.Affinity && affinityDanger(from, to, living) != "":
+		lines = append(lines, affinityDanger(from, to, living))
+	case from.Affinity == model.AffinityQUIC && from.QUIC != to.QUIC && to.Affinity == model.AffinityQUIC:
 		add("the form of connection ids (quic) changes: the connections that it has break")
 	case from.MPTCP.FirstPort != 0 && from.MPTCP != to.MPTCP:
 		add("the ports of mptcp change: subflows that have joined there break, and a connection without another one with them")
-	case from.Affinity == model.AffinityHistory && to.Choices.Candidates < from.Choices.Candidates:
+	case from.Affinity == model.AffinityHistory && to.Affinity == model.AffinityHistory && to.Choices.Candidates < from.Choices.Candidates:
 		add("fewer candidates: the connections that those have accepted who are none any more break")
 	case len(gone) > 0:
 		add("port %s goes: its connections end", strings.Join(gone, ", "))

@@ -198,16 +198,39 @@ func TestAServiceGetsATableWhileItsConnectionsLive(t *testing.T) {
 	edit(t, n, tabled(fleet(1)), start)
 }
 
-func TestTheLayoutOfLivingCookiesStays(t *testing.T) {
-	cases := map[string]func(*model.Fleet){
-		"services.web.cookie_bits":      func(f *model.Fleet) { f.Services[0].CookieBits = 16 },
-		"services.web.table.index_bits": func(f *model.Fleet) { f.Services[0].Table.IndexBits = 5 },
-		"services.web.table.node_bits":  func(f *model.Fleet) { f.Services[0].Table.NodeBits = 1 },
-		"services.web.affinity": func(f *model.Fleet) {
-			f.Services[0].Affinity, f.Services[0].Table = model.AffinityCookie, model.Table{}
-		},
+// Promise: A service gets a connection table and gives it up while its connections live, as often as wanted, as long as its cookies keep the index's room.
+func TestAServiceGivesItsTableUpAndKeepsItsRoom(t *testing.T) {
+	n := started(t, 1, 127)
+	given := tabled(fleet(1, 127))
+	given.Services[0].Affinity, given.Services[0].Table = model.AffinityCookie, given.Services[0].Table.Room()
+	for range 2 {
+		edit(t, n, tabled(fleet(1, 127)), start)
+		edit(t, n, given, start)
 	}
-	for path, change := range cases {
+	if bits := n.Running.Services[0].IDBits(); bits != 7 {
+		t.Errorf("ids have %d bits where connections carry an index above 7", bits)
+	}
+	if _, err := n.EditFile(fleet(1, 127), start); err == nil || !strings.Contains(err.Error(), "table.index_bits: living connections carry the index") {
+		t.Errorf("the room of indices that connections carry goes to ids: %v", err)
+	}
+	if _, err := n.EditFile(fleet(1, 128), start); err == nil {
+		t.Error("an id stands where connections carry an index")
+	}
+}
+
+func TestTheLayoutOfLivingCookiesStays(t *testing.T) {
+	for _, c := range []struct {
+		path   string
+		change func(*model.Fleet)
+	}{
+		{"services.web.cookie_bits", func(f *model.Fleet) { f.Services[0].CookieBits = 16 }},
+		{"services.web.table.index_bits", func(f *model.Fleet) { f.Services[0].Table.IndexBits = 5 }},
+		{"services.web.table.node_bits", func(f *model.Fleet) { f.Services[0].Table.NodeBits = 1 }},
+		{"services.web.table.index_bits", func(f *model.Fleet) {
+			f.Services[0].Affinity, f.Services[0].Table = model.AffinityCookie, model.Table{}
+		}},
+	} {
+		path, change := c.path, c.change
 		n := &Desired{}
 		edit(t, n, tabled(fleet(1, 2)), start)
 		next := tabled(fleet(1, 2))

@@ -7,7 +7,8 @@ import (
 )
 
 // checkLayout refuses what would put the server's id elsewhere in the cookies of living connections. A service may get a connection table
-// where ids still fit what its index leaves: until connections have an index, theirs are the cookies that they have.
+// where ids still fit what its index leaves: until connections have an index, theirs are the cookies that they have. One that gives its table up
+// leaves the room of the index free.
 func (n *Desired) checkLayout(before, after *model.Service) error {
 	keep := func(key string, value any, problem string) error {
 		return &model.Invalid{Path: "services." + after.Name + "." + key, Problem: problem, Remedy: fmt.Sprintf("keep %v, or move the service to another VIP", value)}
@@ -16,17 +17,17 @@ func (n *Desired) checkLayout(before, after *model.Service) error {
 	switch {
 	case !before.Affinity.Cookies():
 		return nil
-	case before.Affinity == model.AffinityTable && after.Affinity == model.AffinityTable && old.NodeBits == 0 && table.NodeBits > 0:
+	case after.Affinity.Cookies() && old.IndexBits > 0 && old.NodeBits == 0 && table.NodeBits > 0:
 		return &model.Invalid{Path: "services." + after.Name + ".table.node_bits", Problem: "a service gets room for the ids of nodes only when it is added",
 			Remedy: "move the service to another VIP, or leave nodes of the second tier (and node_bits) out"}
 	case before.CookieBits != after.CookieBits:
 		return keep("cookie_bits", before.CookieBits, "living connections carry cookies of another width")
-	case !after.Affinity.Cookies() || before.Affinity == model.AffinityCookie && after.Affinity == model.AffinityCookie:
+	case !after.Affinity.Cookies():
 		return nil
-	case after.Affinity == model.AffinityCookie:
-		return keep("affinity", before.Affinity, "living connections carry the index of their entry in the table as well")
-	case before.Affinity == model.AffinityCookie:
+	case old.IndexBits == 0:
 		return n.checkRoom(before, after)
+	case table.IndexBits == 0:
+		return keep("table.index_bits", old.IndexBits, "living connections carry the index of their entry in a table as well")
 	case old.IndexBits != table.IndexBits:
 		return keep("table.index_bits", old.IndexBits, "living connections carry indices of another width")
 	case old.NodeBits != table.NodeBits:

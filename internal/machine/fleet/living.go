@@ -18,8 +18,11 @@ type Connections struct {
 	Exact bool // an agent has counted them, else load balancers have estimated them
 }
 
+// livingOf tells the connections of a server.
+type livingOf func(service string, id uint16) Connections
+
 // connectionsOf are those of all servers of a service.
-func connectionsOf(s *model.Service, living func(service string, id uint16) Connections) Connections {
+func connectionsOf(s *model.Service, living livingOf) Connections {
 	all := Connections{Known: true, Exact: true}
 	for i := range s.Servers {
 		one := living(s.Name, s.Servers[i].ID)
@@ -42,7 +45,7 @@ func (c Connections) String() string {
 
 // Living tells what becomes of the connections that live when a fleet changes from a to b, one line for each server that leaves, drains or is
 // switched off, and for each service that goes or endangers what it has. nil: they all stay as they are. Both have their defaults.
-func Living(a, b *model.Fleet, living func(service string, id uint16) Connections) (lines []string) {
+func Living(a, b *model.Fleet, living livingOf) (lines []string) {
 	after, ports := index(b.Services, serviceName), portsOf(b)
 	for i := range a.Services {
 		from := &a.Services[i]
@@ -52,10 +55,10 @@ func Living(a, b *model.Fleet, living func(service string, id uint16) Connection
 		case len(from.Servers) == 0:
 		case to == nil && len(goneOf(from, nil, ports)) > 0:
 			lines = append(lines, fmt.Sprintf("service %s: %s end", from.Name, all))
-		case to != nil && endangered(from, to):
+		case to != nil && endangered(from, to, living):
 			lines = append(lines, fmt.Sprintf("service %s: %s: see the warnings", from.Name, all))
 		case to != nil:
-			lines = append(lines, livingOf(from, to, living)...)
+			lines = append(lines, fatesOf(from, to, living)...)
 		}
 	}
 	return lines
@@ -64,7 +67,7 @@ func Living(a, b *model.Fleet, living func(service string, id uint16) Connection
 // Removals tells what a file takes away from a fleet that somebody may just have failed to write, one line each: services whose connections live,
 // or may, and more than a third of the servers of a service that take new connections. nil: nothing. Servers in the place of others are no loss, nor
 // are those that only drain or rest.
-func Removals(a, b *model.Fleet, living func(service string, id uint16) Connections) (lines []string) {
+func Removals(a, b *model.Fleet, living livingOf) (lines []string) {
 	after, ports := index(b.Services, serviceName), portsOf(b)
 	for i := range a.Services {
 		from := &a.Services[i]
@@ -128,13 +131,13 @@ func Orphaned(a, b *model.Fleet, to func(service string) Connections) (lines []s
 }
 
 // endangered reports whether a change of a service, whatever becomes of its servers, is among Dangers.
-func endangered(from, to *model.Service) bool {
+func endangered(from, to *model.Service, living livingOf) bool {
 	staying := *to
 	staying.Servers = from.Servers
-	return len(serviceDangers(from, &staying, nil, nil)) > 0
+	return len(serviceDangers(from, &staying, nil, nil, living)) > 0
 }
 
-func livingOf(from, to *model.Service, living func(service string, id uint16) Connections) (lines []string) {
+func fatesOf(from, to *model.Service, living livingOf) (lines []string) {
 	key := identity(from, to)
 	after := index(to.Servers, key)
 	for i := range from.Servers {

@@ -21,7 +21,7 @@
 #include "lb/affinity/placement.h"
 
 #define SHARE_ALL 1000
-#define FLOW_SILENCE (120 * 1000000000ULL >> 20) /* RFC 4787 4.3: no NAT forgets one earlier */
+#define FLOW_SILENCE ((__s32)(120 * 1000000000ULL >> 20)) /* RFC 4787 4.3: no NAT forgets one earlier */
 
 inline_always __u64 predecessor_hash(const struct packet *p, const struct service *service)
 {
@@ -62,7 +62,7 @@ inline_always _Bool begins_again(const struct packet *p, const struct decision *
 		return 0;
 	if (p->protocol == IPPROTO_TCP)
 		return known->id & LOCAL_ENDED && is_syn(p);
-	return connection_clock() - known->last > FLOW_SILENCE;
+	return (__s32)(connection_clock() - known->last) > FLOW_SILENCE; /* another CPU's clock may be ahead */
 }
 
 /* NO_ID: it is for a server. known: whom a table has for the flow, or NO_ID. A global function: see steer_slow. */

@@ -13,6 +13,9 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	ebpflink "github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -273,6 +276,71 @@ func TestAnAgentsProgramsAreAttachedAgain(t *testing.T) {
 	}
 	h.detach("xdp")
 	h.awaitTunnels("after the XDP program was detached")
+}
+
+// Promise: A program of others at tc that comes before an agent's is a problem with its name, in status and metrics, until it goes or the agent is started again, which puts its own
+// first; the agent stays ready.
+func TestAProgramBeforeAnAgentsIsNamed(t *testing.T) {
+	t.Parallel()
+	noRaces(t)
+	h := newAgentHost(t)
+	h.write(fmt.Sprintf(agentFile, 1))
+	h.start()
+	h.await("the agent", func(s api.AgentStatus) bool { return s.Ready && len(s.Problems) == 0 })
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, Name: "theirs", License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, -1), asm.Return()}})
+	require(t, err)
+	defer program.Close()
+	err = h.onDeviceNamed("eth0", func(device netlink.Link) error {
+		l, err := ebpflink.AttachTCX(ebpflink.TCXOptions{Interface: device.Attrs().Index, Program: program, Attach: ebpf.AttachTCXIngress, Anchor: ebpflink.Head()})
+		if err == nil {
+			t.Cleanup(func() { l.Close() })
+		}
+		return err
+	})
+	if errors.Is(err, ebpf.ErrNotSupported) {
+		t.Skip("filters have a test of their own:", err)
+	}
+	require(t, err)
+	h.await("the complaint", func(s api.AgentStatus) bool {
+		return s.Ready && len(s.Problems) == 1 && strings.Contains(s.Problems[0], "program theirs (id ") && strings.Contains(s.Problems[0], "runs at ingress of eth0 before ours")
+	})
+	h.kill()
+	h.start()
+	h.await("its programs to be first", func(s api.AgentStatus) bool { return s.Ready && len(s.Problems) == 0 })
+	exchange(t, h.echo())
+}
+
+// Promise: An agent whose device has an XDP program of others is not ready and names it, throws nothing out, and takes tunnels once that program has gone.
+func TestAnAgentNamesTheXDPProgramOfOthers(t *testing.T) {
+	t.Parallel()
+	noRaces(t)
+	h := newAgentHost(t)
+	h.write(fmt.Sprintf(agentFile, 1))
+	h.start()
+	h.await("the agent", func(s api.AgentStatus) bool { return s.Ready })
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, Name: "theirs", License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}})
+	require(t, err)
+	defer program.Close()
+	put := func(fd int) {
+		h.onDevice(func(device netlink.Link) error {
+			return netlink.LinkSetXdpFdWithFlags(device, fd, nl.XDP_FLAGS_DRV_MODE)
+		})
+	}
+	var theirs uint32
+	h.whileStopped(func() {
+		h.detach("xdp")
+		put(program.FD())
+		theirs = h.program()
+	})
+	h.await("the complaint", func(s api.AgentStatus) bool {
+		return !s.Ready && says(s.NotReady, fmt.Sprintf("program theirs (id %d, native) is there", theirs))
+	})
+	if h.program() != theirs {
+		t.Error("the other program was thrown out")
+	}
+	put(-1)
+	h.await("the agent to be back", func(s api.AgentStatus) bool { return s.Ready && len(s.Problems) == 0 })
+	h.awaitTunnels("after the other program has gone")
 }
 
 // Promise: `--detach` of an instance that does not exist changes nothing.

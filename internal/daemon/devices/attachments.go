@@ -23,6 +23,7 @@ import (
 type Hooks interface {
 	Attach(device *net.Interface, mode attach.XDPMode) (attach.XDPMode, error)
 	Runs(ifindex int) error
+	Ahead(ifindex int) ([]string, error)
 	Forget(ifindex int) error
 	Repin() (missed bool, err error)
 }
@@ -44,6 +45,7 @@ type attached struct {
 	asked attach.XDPMode
 	mode  attach.XDPMode // that it got
 	why   string         // it has no program, empty: it has
+	ahead []string       // programs of others that see its packets before ours
 	since time.Time
 	next  time.Time     // of the next attempt, when it has none
 	wait  time.Duration // before that
@@ -150,6 +152,7 @@ func (a *Attachments) reattach(have *attached, now time.Time) {
 		if missing := a.Hooks.Runs(have.Index); missing != nil {
 			a.lose(have, missing.Error(), now)
 		} else if bytes.Equal(device.HardwareAddr, have.HardwareAddr) {
+			a.lookAhead(have)
 			return
 		}
 	}
@@ -158,6 +161,20 @@ func (a *Attachments) reattach(have *attached, now time.Time) {
 	}
 	if err := a.attach(have, device); err != nil {
 		a.lose(have, err.Error(), now)
+	}
+}
+
+// lookAhead finds programs of others that have come before ours. They are not fought: who put them there may do so again.
+func (a *Attachments) lookAhead(have *attached) {
+	before := have.ahead
+	var err error
+	if have.ahead, err = a.Hooks.Ahead(have.Index); err != nil {
+		have.ahead = []string{err.Error()}
+	}
+	for _, line := range have.ahead {
+		if !slices.Contains(before, line) {
+			a.Log.Warn(line)
+		}
 	}
 }
 
@@ -181,6 +198,16 @@ func (a *Attachments) Problems() (problems []string) {
 	for _, name := range slices.Sorted(maps.Keys(a.devices)) {
 		if why := a.devices[name].why; why != "" {
 			problems = append(problems, why)
+		}
+	}
+	return problems
+}
+
+// Ahead are programs of others that see packets of devices before ours.
+func (a *Attachments) Ahead() (problems []string) {
+	for _, name := range slices.Sorted(maps.Keys(a.devices)) {
+		if have := a.devices[name]; have.why == "" {
+			problems = append(problems, have.ahead...)
 		}
 	}
 	return problems

@@ -32,6 +32,7 @@ type programs struct {
 type attachedTo struct {
 	modes    map[string]string // by device
 	problems []string
+	ahead    []string // programs of others that see packets before ours
 	down     []string // devices that no packet can come in by
 	allDown  bool
 }
@@ -39,7 +40,7 @@ type attachedTo struct {
 func (p *programs) status() (s attachedTo) {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
-	s.modes, s.problems = p.attachments.Modes(), p.attachments.Problems()
+	s.modes, s.problems, s.ahead = p.attachments.Modes(), p.attachments.Problems(), p.attachments.Ahead()
 	s.down, s.allDown = p.attachments.Down()
 	if p.failed != "" {
 		s.problems = append(s.problems, p.failed)

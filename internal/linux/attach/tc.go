@@ -43,7 +43,7 @@ type TC struct {
 }
 
 // Attach makes the program run, before those of others that are there: one of them, of a network of pods, may say that nobody after it is asked, and
-// ours leave that to them. The one of an earlier process is replaced without a gap, where it is.
+// ours leave that to them. The one of an earlier process is replaced without a gap.
 func (a *TC) Attach() error {
 	if tcx.Have() != nil {
 		return a.setFilter()
@@ -51,9 +51,9 @@ func (a *TC) Attach() error {
 	if replaced, err := a.replaceLink(); replaced || err != nil {
 		return err
 	}
-	l, err := link.AttachTCX(link.TCXOptions{Interface: a.Ifindex, Program: a.Program, Attach: a.Hook.tcx, Anchor: link.Head()})
+	l, err := a.first()
 	if err != nil {
-		return fmt.Errorf("attach to %s of %s: %w", a.Hook.Name, pin.DeviceName(a.Ifindex), err)
+		return err
 	}
 	if a.Pins == nil {
 		a.link = l
@@ -62,7 +62,17 @@ func (a *TC) Attach() error {
 	return a.Pins.Hold(a.Hook.Name, a.Ifindex, l)
 }
 
-// replaceLink puts program in the link that is there, also that of an earlier process.
+// first makes a link to the program that runs before all others.
+func (a *TC) first() (link.Link, error) {
+	l, err := link.AttachTCX(link.TCXOptions{Interface: a.Ifindex, Program: a.Program, Attach: a.Hook.tcx, Anchor: link.Head()})
+	if err != nil {
+		return nil, fmt.Errorf("attach to %s of %s: %w", a.Hook.Name, pin.DeviceName(a.Ifindex), err)
+	}
+	return l, nil
+}
+
+// replaceLink puts program in the link that is there, also that of an earlier process. Where that has come to run behind programs of others, a link before
+// them takes its place: until it has, both run, and a packet is rewritten by the first alone (bpf/server/timestamp/rewrite.h).
 func (a *TC) replaceLink() (replaced bool, err error) {
 	if a.Pins == nil {
 		return false, nil
@@ -70,6 +80,16 @@ func (a *TC) replaceLink() (replaced bool, err error) {
 	old, err := a.Pins.LinkOn(a.Hook.Name, a.Ifindex)
 	if err != nil || old == nil {
 		return false, err
+	}
+	_, runs := pin.LinkIsOn(old)
+	if ahead, err := a.ahead(runs); err != nil {
+		return false, err
+	} else if len(ahead) > 0 && pin.SameProgram(a.Hook.Name, a.Ifindex, runs, a.Program) != nil { // the kernel takes none twice
+		l, err := a.first()
+		if err != nil {
+			return false, err
+		}
+		return true, a.Pins.Replace(a.Hook.Name, a.Ifindex, old, l)
 	}
 	if err := old.Update(a.Program); err != nil {
 		return false, fmt.Errorf("replace the %s program on %s: %w", a.Hook.Name, pin.DeviceName(a.Ifindex), err)

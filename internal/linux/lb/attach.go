@@ -69,6 +69,14 @@ func (lb *LB) Runs(ifindex int) error {
 	return errors.Join(lb.attached.pins.Runs(pin.HookXDP, ifindex, lb.Program()), lb.releaser(ifindex).Runs())
 }
 
+// Ahead says which programs of others see a device's packets before ours, one line each.
+func (lb *LB) Ahead(ifindex int) ([]string, error) {
+	lb.attached.Lock()
+	defer lb.attached.Unlock()
+	lines, err := lb.releaser(ifindex).Ahead()
+	return append(attach.XDPBelow(ifindex), lines...), err
+}
+
 // OpenExit gives a device that frames only leave by the pass program.
 func (lb *LB) OpenExit(device *net.Interface) error {
 	lb.attached.Lock()

@@ -192,6 +192,29 @@ func (p *Instance) Hold(hook string, ifindex int, l link.Link) error {
 	return nil
 }
 
+// Replace holds a link in the place of another one of the hook, and pins it there. At no time is neither pinned.
+func (p *Instance) Replace(hook string, ifindex int, old, l link.Link) error {
+	pin := p.link(hook, ifindex)
+	beside := pin + "~" // what is left of it is nobody's: DropLinks
+	err := os.Remove(beside)
+	if errors.Is(err, os.ErrNotExist) {
+		err = nil
+	}
+	if err == nil {
+		err = l.Pin(beside)
+	}
+	if err == nil {
+		err = os.Rename(beside, pin)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("pin the %s link on %s in the place of another: %w", hook, DeviceName(ifindex), err), l.Close())
+	}
+	if p.held[pin] != old {
+		old.Close()
+	}
+	return p.Hold(hook, ifindex, l)
+}
+
 // ownPin is where a map is pinned that program alone uses. Each has its own: that of an earlier process runs on with it until it is replaced.
 func ownPin(dir string, program ebpf.ProgramID) string {
 	return filepath.Join(dir, "program-"+strconv.Itoa(int(program)))

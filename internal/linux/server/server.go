@@ -386,6 +386,18 @@ func (s *Server) Runs(ifindex int) error {
 	return err
 }
 
+// Ahead says which programs of others see a device's packets before ours, one line each.
+func (s *Server) Ahead(ifindex int) (lines []string, err error) {
+	if !s.withoutXDP[ifindex] {
+		lines = attach.XDPBelow(ifindex)
+	}
+	for _, place := range s.places(ifindex) {
+		ahead, failed := place.Ahead()
+		lines, err = append(lines, ahead...), errors.Join(err, failed)
+	}
+	return lines, err
+}
+
 // Repin pins again what somebody has removed the pins of, and reports whether there was any: without, all of it ends with the process.
 func (s *Server) Repin() (missed bool, err error) {
 	missed, err = s.pins.Repin(&s.objects.serverMaps)

@@ -102,7 +102,7 @@ func (p *Programs) Obstacles() (found, problems []string, none bool) {
 	}
 	down, all := p.Down()
 	if all {
-		return append(append(found, down...), p.Problems()...), nil, true
+		return append(append(found, down...), p.Problems()...), p.Ahead(), true
 	}
-	return append(found, p.Problems()...), down, false
+	return append(found, p.Problems()...), append(down, p.Ahead()...), false
 }

@@ -42,12 +42,21 @@ type Tunnels struct {
 	Last    netip.Addr   `json:"last,omitzero"`       // that the last of them came from
 }
 
-// ProbedPort says what became of a SYN to a service's port at an address that this host does not have: a translation of addresses may take it.
+// ProbedPort says what became of a SYN, or an empty datagram, to a service's port at an address that this host does not have: a translation of addresses may take it.
 type ProbedPort struct {
-	At     netip.AddrPort `json:"at"`
-	Client netip.Addr     `json:"client,omitzero"` // that it seemed to be from
-	State  ProbeState     `json:"state"`
-	Age    *Seconds       `json:"age_seconds,omitempty"` // since a probe has shown something; absent: none has
+	At       netip.AddrPort `json:"at"`
+	Protocol string         `json:"protocol"`        // tcp, udp
+	Client   netip.Addr     `json:"client,omitzero"` // that it seemed to be from
+	State    ProbeState     `json:"state"`
+	Age      *Seconds       `json:"age_seconds,omitempty"` // since a probe has shown something; absent: none has
+}
+
+// Packets are what a port is probed with.
+func (p *ProbedPort) Packets() string {
+	if p.Protocol == "udp" {
+		return "datagrams"
+	}
+	return "SYNs"
 }
 
 // TranslatedUse says how full the room for translated connections is.
@@ -63,8 +72,9 @@ type ProbeState string
 
 // What they show.
 const (
-	ProbeTaken   ProbeState = "taken"   // by an application
-	ProbeRefused ProbeState = "refused" // by the host of one, where nothing listens
+	ProbeTaken   ProbeState = "taken"     // by an application
+	ProbePassed  ProbeState = "passed on" // by a translation of addresses, past all rules, and nobody has said that it did not arrive: more cannot be seen of UDP
+	ProbeRefused ProbeState = "refused"   // by the host of one, where nothing listens
 	ProbeLost    ProbeState = "lost"
 	ProbeUnknown ProbeState = "not known" // nothing, or too long ago
 )

@@ -123,6 +123,37 @@ func TestAgentOfANodeIsReadyWherePacketsAreTaken(t *testing.T) {
 	h.await("the pod to be gone", func(s api.AgentStatus) bool { return !s.Ready && probed(s, api.ProbeLost) })
 }
 
+// Promise: The same of UDP, where an application need not answer: what this host passes on past all rules counts, what is sent back is lost, and what nobody has seen is
+// not known; the agent is ready in the first case alone.
+func TestAgentOfANodeIsReadyWhereDatagramsArePassedOn(t *testing.T) {
+	t.Parallel()
+	noRaces(t)
+	h, pod := newNode(t)
+	var socket net.PacketConn
+	require(t, pod.Do(func() (err error) { socket, err = net.ListenPacket("udp", ":8080"); return err }))
+	t.Cleanup(func() { socket.Close() })
+	h.write(strings.Replace(fmt.Sprintf(agentFile, 1), "ports: [80],", "ports: [80], protocol: udp, affinity: hash,", 1))
+	h.nft(strings.ReplaceAll(kubeProxy, "tcp", "udp"))
+	h.start()
+	h.await("datagrams to be passed on", func(s api.AgentStatus) bool {
+		return s.Ready && len(s.Problems) == 0 && probed(s, api.ProbePassed) && s.Probes[0].Protocol == "udp"
+	})
+	h.nft("table inet f {\nchain c {\ntype filter hook forward priority 0\nudp dport 8080 drop\n}\n}\n")
+	h.await("a firewall", func(s api.AgentStatus) bool {
+		return !s.Ready && probed(s, api.ProbeUnknown) && says(s.NotReady, "whether packets to its udp port 80 are taken here is not known: nothing answers datagrams")
+	})
+	h.nft("delete table inet f\n")
+	h.await("no firewall", func(s api.AgentStatus) bool { return s.Ready && probed(s, api.ProbePassed) })
+	h.nft("flush chain ip kube-proxy services\n")
+	h.await("the loss of the rule", func(s api.AgentStatus) bool {
+		return !s.Ready && probed(s, api.ProbeLost) && says(s.NotReady, "datagrams to its udp port 80 are lost here: this host sends them back to the network")
+	})
+	h.nft("add rule ip kube-proxy services ip daddr . meta l4proto . th dport vmap @service-ips\n")
+	h.await("the rule again", func(s api.AgentStatus) bool { return s.Ready && probed(s, api.ProbePassed) })
+	require(t, socket.Close())
+	h.await("no socket", func(s api.AgentStatus) bool { return probed(s, api.ProbeRefused) })
+}
+
 // Where no client can be probed as, it is not known whether packets are taken: the agent is not ready, and says why.
 func TestAgentOfANodeThatCannotProbeIsNotReady(t *testing.T) {
 	t.Parallel()

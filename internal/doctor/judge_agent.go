@@ -341,7 +341,7 @@ func judgeListeners(f *facts) (out []Finding) {
 		before := len(out)
 		var silent []string
 		for _, port := range s.Ports {
-			if p := f.probed(netip.AddrPortFrom(vip, port)); p != nil && s.Protocol == model.ProtocolTCP {
+			if p := f.probed(s, netip.AddrPortFrom(vip, port)); p != nil {
 				out = append(out, judgeProbedListener(s, p)...)
 				continue
 			}

@@ -25,17 +25,22 @@ func (f *facts) elsewhere(vip netip.Addr) bool {
 func (f *facts) byIPVS(vip netip.Addr) bool { return f.Host.Addresses[vip] == netdev.IPVSDevice }
 
 // probed is what the agent has found out about a port of a VIP that this host does not have, nil: nothing.
-func (f *facts) probed(at netip.AddrPort) *api.ProbedPort {
-	if i := slices.IndexFunc(f.Daemon.Probes, func(p api.ProbedPort) bool { return p.At == at }); i >= 0 {
+func (f *facts) probed(s *model.Service, at netip.AddrPort) *api.ProbedPort {
+	if i := slices.IndexFunc(f.Daemon.Probes, func(p api.ProbedPort) bool { return p.At == at && of(&p, s) }); i >= 0 {
 		return &f.Daemon.Probes[i]
 	}
 	return nil
 }
 
-// probedAs lists the ports of a VIP of which the agent's probes have shown one of these.
-func (f *facts) probedAs(vip netip.Addr, states ...api.ProbeState) (ports []string) {
+// of reports whether a probe is of a service's protocol.
+func of(p *api.ProbedPort, s *model.Service) bool {
+	return strings.EqualFold(p.Protocol, s.Protocol.String())
+}
+
+// probedAs lists the ports of a service's VIP of which the agent's probes have shown one of these.
+func (f *facts) probedAs(s *model.Service, vip netip.Addr, states ...api.ProbeState) (ports []string) {
 	for _, p := range f.Daemon.Probes {
-		if p.At.Addr() == vip && slices.Contains(states, p.State) {
+		if p.At.Addr() == vip && of(&p, s) && slices.Contains(states, p.State) {
 			when := ""
 			if p.Age != nil {
 				when = fmt.Sprintf(" (%.0f s ago)", float64(*p.Age))
@@ -46,20 +51,28 @@ func (f *facts) probedAs(vip netip.Addr, states ...api.ProbeState) (ports []stri
 	return ports
 }
 
-// takenIn lists the ports of a range that the agent's SYNs are taken at.
-func (f *facts) takenIn(vip netip.Addr, r model.PortRange) (ports []uint16) {
+// takenIn lists the ports of a range that what the agent sends is taken at.
+func (f *facts) takenIn(s *model.Service, vip netip.Addr, r model.PortRange) (ports []uint16) {
 	for _, p := range f.Daemon.Probes {
-		if port := p.At.Port(); p.At.Addr() == vip && r.Contains(port) && (p.State == api.ProbeTaken || p.State == api.ProbeRefused) {
+		if port := p.At.Port(); p.At.Addr() == vip && of(&p, s) && r.Contains(port) && slices.Contains(arrive, p.State) {
 			ports = append(ports, port)
 		}
 	}
 	return ports
 }
 
-// judgeVIP is about an address that no socket of this host could have: what becomes of the agent's SYNs counts, and without any what rules say.
+// arrive are what probes show of packets that reach whoever they are for, as far as can be seen.
+var arrive = []api.ProbeState{api.ProbeTaken, api.ProbePassed, api.ProbeRefused}
+
+// judgeVIP is about an address that no socket of this host could have: what becomes of the agent's SYNs and datagrams counts, and without any what rules say.
 func (f *facts) judgeVIP(s *model.Service, vip netip.Addr) Finding {
-	lost, unknown := f.probedAs(vip, api.ProbeLost), f.probedAs(vip, api.ProbeUnknown)
-	taken := f.probedAs(vip, api.ProbeTaken, api.ProbeRefused)
+	lost, unknown := f.probedAs(s, vip, api.ProbeLost), f.probedAs(s, vip, api.ProbeUnknown)
+	taken := f.probedAs(s, vip, arrive...)
+	sent, taking := api.ProbedPort{Protocol: strings.ToLower(s.Protocol.String())}, "taken"
+	if s.Protocol == model.ProtocolUDP {
+		taking = "taken, or passed on"
+	}
+	port := sent.Protocol + " port "
 	where, there := "not an address of this host", "on no interface"
 	if f.byIPVS(vip) {
 		there = "on " + netdev.IPVSDevice + ", by kube-proxy's IPVS"
@@ -67,19 +80,19 @@ func (f *facts) judgeVIP(s *model.Service, vip netip.Addr) Finding {
 	}
 	switch {
 	case len(lost) > 0:
-		return Finding{"vip", vip.String(), Problem, where + ", and SYNs of the agent to tcp port " + strings.Join(lost, ", ") + " are lost", lookBehind}
+		return Finding{"vip", vip.String(), Problem, where + ", and " + sent.Packets() + " of the agent to " + port + strings.Join(lost, ", ") + " are lost", lookBehind}
 	case len(unknown) > 0:
-		return Finding{"vip", vip.String(), Problem, where + ", and whether packets to tcp port " + strings.Join(unknown, ", ") + " are taken is not known",
+		return Finding{"vip", vip.String(), Problem, where + ", and whether packets to " + port + strings.Join(unknown, ", ") + " are taken is not known",
 			"see why the agent cannot probe them: ballast ctl --instance " + f.Instance + " status"}
 	case len(taken) > 0:
-		return ok("vip", vip.String(), "%s; SYNs of the agent to tcp port %s are taken", there, strings.Join(taken, ", "))
+		return ok("vip", vip.String(), "%s; %s of the agent to %s%s are %s", there, sent.Packets(), port, strings.Join(taken, ", "), taking)
 	case f.named(s, vip), f.byIPVS(vip):
 		by := "rules of nftables take"
 		if f.byIPVS(vip) {
 			by = "that takes"
 		}
 		return Finding{"vip", vip.String(), Warning, where + ": " + by + " its packets, but whether they arrive is not known",
-			"ask an agent that runs, which probes TCP ports: ballast ctl --instance " + f.Instance + " status"}
+			"ask an agent that runs, which probes ports: ballast ctl --instance " + f.Instance + " status"}
 	}
 	return Finding{"vip", vip.String(), Problem, "not an address of this host: it does not take the service's packets", fmt.Sprintf("ip address add %s/%d dev lo", vip, vip.BitLen())}
 }
@@ -97,6 +110,7 @@ func judgeProbedListener(s *model.Service, p *api.ProbedPort) []Finding {
 	if p.State != api.ProbeRefused {
 		return nil // judgeVIPs
 	}
-	return []Finding{{"listener", s.Name, Problem, fmt.Sprintf("nothing listens where tcp port %d of %s is taken: an RST answered the agent", p.At.Port(), p.At.Addr()),
+	return []Finding{{"listener", s.Name, Problem, fmt.Sprintf("nothing listens where %s port %d of %s is taken: %s answered the agent", p.Protocol, p.At.Port(), p.At.Addr(),
+		map[bool]string{true: "ICMP", false: "an RST"}[p.Protocol == "udp"]),
 		"start the application there"}}
 }

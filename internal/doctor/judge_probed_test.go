@@ -41,7 +41,7 @@ func TestWhatTheAgentHasProbedCounts(t *testing.T) {
 		f.Host.Translation = translationFacts{Known: true, Rules: rules}
 		f.Daemon.Translated = &api.TranslatedUse{Entries: 7, Room: 65536}
 		if test.state != "" {
-			f.Daemon.Probes = []api.ProbedPort{{At: netip.AddrPortFrom(s.VIP, 80), State: test.state, Age: &age}}
+			f.Daemon.Probes = []api.ProbedPort{{At: netip.AddrPortFrom(s.VIP, 80), Protocol: "tcp", State: test.state, Age: &age}}
 		}
 		for _, found := range append(append(judgeVIPs(f), judgeListeners(f)...), judgeTranslation(f)...) {
 			want, there := test.want[found.Check]
@@ -69,7 +69,7 @@ func TestIPVSTakesPacketsBeforeSockets(t *testing.T) {
 		f.Host.Addresses[s.VIP] = "kube-ipvs0"
 		f.Devices[0].Prefixes, f.Devices[0].ARPIgnore = []netip.Prefix{netip.PrefixFrom(s.VIP, 24)}, 0
 		if state != "" {
-			f.Daemon.Probes = []api.ProbedPort{{At: netip.AddrPortFrom(s.VIP, 80), State: state}}
+			f.Daemon.Probes = []api.ProbedPort{{At: netip.AddrPortFrom(s.VIP, 80), Protocol: "tcp", State: state}}
 		}
 		vips, listeners, arp := judgeVIPs(f), judgeListeners(f), judgeARP(f)
 		if have := vips[0].Severity.String() + " " + vips[0].Found; len(vips) != 1 || !strings.HasPrefix(have, want) {

@@ -27,8 +27,8 @@ func (f *facts) judgeRange(s *model.Service, vip netip.Addr, r model.PortRange) 
 	if len(ports) > 0 {
 		return ok("listener", s.Name, "on %s of %s", portsText(ports), what)
 	}
-	if taken := f.takenIn(vip, r); len(taken) > 0 && s.Protocol == model.ProtocolTCP {
-		return ok("listener", s.Name, "SYNs of the agent to %s of %s are taken", portsText(taken), what)
+	if taken := f.takenIn(s, vip, r); len(taken) > 0 {
+		return ok("listener", s.Name, "what the agent sends to %s of %s is taken", portsText(taken), what)
 	}
 	if rule, ports, known := f.translatedIn(s, vip, r); len(ports) > 0 {
 		return ok("listener", s.Name, "a rule of nftables takes %s of %s elsewhere (%s)", portsText(ports), what, rule.Text)

@@ -36,7 +36,7 @@ func judgeTranslation(f *facts) (out []Finding) {
 			rule, ports, known := f.translatedIn(s, vip, r)
 			what, by := "a rule of nftables", " ("+rule.Text+")"
 			if len(ports) == 0 {
-				what, by, ports = "something that nft does not show (iptables-legacy, IPVS, eBPF, a route)", "", f.takenIn(vip, r)
+				what, by, ports = "something that nft does not show (iptables-legacy, IPVS, eBPF, a route)", "", f.takenIn(s, vip, r)
 			}
 			switch {
 			case len(ports) > 0:

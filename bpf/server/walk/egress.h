@@ -18,6 +18,7 @@
 #include "server/timestamp/rewrite.h"
 #include "server/timestamp/translated.h"
 #include "server/takeover/refused.h"
+#include "server/walk/datagram.h"
 #include "server/walk/probe.h"
 
 inline_always enum agent_verdict no_timestamp(const struct flow *f)
@@ -112,7 +113,7 @@ inline_always enum agent_verdict mark(struct __sk_buff *skb)
 	struct flow f = {};
 
 	if (!flow_parse(&f, skb, TO_CLIENT))
-		return EGRESS_NOT_SERVED;
+		return probing_datagrams && is_datagram_probe(skb) ? EGRESS_DROPPED_PROBE : EGRESS_NOT_SERVED;
 	if (f.tcp_flags & (TCP_FLAG_SYN_BIT | TCP_FLAG_RST_BIT) && is_probe(skb, &f))
 		return EGRESS_DROPPED_PROBE;
 	if (f.header >= TCP_HEADER_MIN + sizeof(struct add_addr))

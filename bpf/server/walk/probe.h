@@ -13,9 +13,10 @@
 enum probe_fate {
 	PROBE_UNANSWERED,
 	PROBE_ANSWERED, /* by a SYN-ACK */
-	PROBE_REFUSED, /* by an RST of a socket's host: there is no listener */
-	PROBE_REJECTED, /* by an RST of this host's firewall, it seems */
+	PROBE_REFUSED, /* by an RST or ICMP of a socket's host: there is no listener */
+	PROBE_REJECTED, /* by an RST or ICMP of this host: its firewall, it seems */
 	PROBE_RETURNED, /* it was on its way back to the network */
+	PROBE_UNREACHABLE, /* ICMP says that it does not arrive */
 };
 const enum probe_fate *probe_fates __attribute__((unused)); /* keeps the enum in BTF */
 

@@ -101,7 +101,7 @@ func TestStatusShowsWhatAnAgentHasProbed(t *testing.T) {
 	at := netip.MustParseAddrPort("198.51.100.10:80")
 	ctl := statusOf(t, func() any {
 		return &api.AgentStatus{Status: api.Status{Role: "agent"}, Translated: &api.TranslatedUse{Entries: 70, Room: 65536, Evicted: 5, Age: 9},
-			Probes: []api.ProbedPort{{At: at, State: api.ProbeLost, Age: &age}, {At: netip.AddrPortFrom(at.Addr(), 443), State: api.ProbeUnknown}}}
+			Probes: []api.ProbedPort{{At: at, Protocol: "tcp", State: api.ProbeLost, Age: &age}, {At: netip.AddrPortFrom(at.Addr(), 443), Protocol: "udp", State: api.ProbeUnknown}}}
 	})
 	ctl.expect("status", "tcp 198.51.100.10:80, no address of this host: lost (last 4 s ago)", "198.51.100.10:443, no address of this host: not known (never)",
 		"70 connections of 65536 (9 s ago), 5 evicted")

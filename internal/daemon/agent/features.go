@@ -41,7 +41,7 @@ type features struct {
 
 func newFeatures(o *Options, path *server.Server) (f features, err error) {
 	f = features{path: path, keys: keys.New(path, o.Log), load: loadreport.New(o.Cgroup), accepts: acceptance.New(path, o.Cgroup, o.Log),
-		joins: mptcp.New(o.RunDir, o.Instance, o.Log), tracked: tracking.New(o.Instance, o.KeepTracking, o.Log), probes: probes.New(path, netdev.RouteDevice)}
+		joins: mptcp.New(o.RunDir, o.Instance, o.Log), tracked: tracking.New(o.Instance, o.KeepTracking, o.Log), probes: probes.New(path, netdev.TrackedTo, netdev.RouteDevice)}
 	if f.ids, err = connectionids.New(o.RunDir, o.Instance, o.QUICGroup, o.Log); err != nil {
 		return f, err
 	}

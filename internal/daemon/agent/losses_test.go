@@ -12,7 +12,7 @@ import (
 )
 
 func TestOnlyServicesWithSessionTLSLoseWhatTheKernelResets(t *testing.T) {
-	r := &reconciler{known: true, features: features{tracked: &tracking.Tracking{Resets: "the kernel resets them"}, probes: probes.New(nil, nil)}}
+	r := &reconciler{known: true, features: features{tracked: &tracking.Tracking{Resets: "the kernel resets them"}, probes: probes.New(nil, nil, nil)}}
 	for _, session := range []model.Session{model.SessionNone, model.SessionTLS} {
 		service := &model.Service{Name: fmt.Sprint(session), VIP: netip.MustParseAddr("198.51.100.10"), Session: session}
 		r.serving.Wanted.Direct = append(r.serving.Wanted.Direct, plan.AgentService{Service: service})

@@ -1,6 +1,7 @@
 package netdev
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -38,6 +39,54 @@ func TrackedTCP(ipv6 bool) (map[TrackedConnection]bool, error) {
 		}
 	}
 	return found, nil
+}
+
+// TrackedTo returns where connection tracking has the packets of a UDP flow go on to, as their server sees it, in the calling thread's network namespace;
+// invalid: it does not know the flow. It knows those whose first packet no rule of this host has dropped on its way to a socket or a device.
+func TrackedTo(client, server netip.AddrPort) (to netip.AddrPort, err error) {
+	family, from, of := uint8(unix.AF_INET), uint16(nl.CTA_IP_V4_SRC), uint16(nl.CTA_IP_V4_DST)
+	if server.Addr().Is6() {
+		family, from, of = unix.AF_INET6, nl.CTA_IP_V6_SRC, nl.CTA_IP_V6_DST
+	}
+	request := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_CTNETLINK<<8|nl.IPCTNL_MSG_CT_GET, unix.NLM_F_ACK)
+	request.AddData(&nl.Nfgenmsg{NfgenFamily: family, Version: nl.NFNETLINK_V0})
+	flow := nl.NewRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_ORIG, nil)
+	addresses := flow.AddRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_IP, nil)
+	addresses.AddRtAttr(int(from), client.Addr().AsSlice())
+	addresses.AddRtAttr(int(of), server.Addr().AsSlice())
+	ports := flow.AddRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_PROTO, nil)
+	ports.AddRtAttr(nl.CTA_PROTO_NUM, []byte{unix.IPPROTO_UDP})
+	ports.AddRtAttr(nl.CTA_PROTO_SRC_PORT, binary.BigEndian.AppendUint16(nil, client.Port()))
+	ports.AddRtAttr(nl.CTA_PROTO_DST_PORT, binary.BigEndian.AppendUint16(nil, server.Port()))
+	request.AddData(flow)
+	answers, err := request.Execute(unix.NETLINK_NETFILTER, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return to, nil
+	}
+	if err != nil || len(answers) == 0 {
+		return to, fmt.Errorf("look up a tracked flow: %w: it needs nf_conntrack_netlink", err)
+	}
+	reply := attribute(answers[0][nl.SizeofNfgenmsg:], nl.CTA_TUPLE_REPLY)
+	address, ok := netip.AddrFromSlice(attribute(attribute(reply, nl.CTA_TUPLE_IP), from))
+	port := attribute(attribute(reply, nl.CTA_TUPLE_PROTO), nl.CTA_PROTO_SRC_PORT)
+	if !ok || len(port) != 2 {
+		return to, errors.New("look up a tracked flow: the kernel's answer has no addresses")
+	}
+	return netip.AddrPortFrom(address, binary.BigEndian.Uint16(port)), nil
+}
+
+// attribute is the content of one of those in a message, nil: it has none such.
+func attribute(of []byte, kind uint16) []byte {
+	list, err := nl.ParseRouteAttr(of)
+	if err != nil {
+		return nil
+	}
+	for _, a := range list {
+		if a.Attr.Type&nl.NLA_TYPE_MASK == kind {
+			return a.Value
+		}
+	}
+	return nil
 }
 
 // lives: one end at least may still send something new.

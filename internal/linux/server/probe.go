@@ -1,4 +1,4 @@
-// SYNs that show what becomes of a service's packets on this host.
+// SYNs and datagrams that show what becomes of a service's packets on this host.
 package server
 
 import (
@@ -21,18 +21,28 @@ type Fate uint32
 // What becomes of them.
 const (
 	ProbeUnanswered = Fate(serverProbeFatePROBE_UNANSWERED) // nothing yet
-	ProbeAnswered   = Fate(serverProbeFatePROBE_ANSWERED)   // by a SYN-ACK
+	ProbeAnswered   = Fate(serverProbeFatePROBE_ANSWERED)   // by a SYN-ACK or a datagram
 	ProbeRefused    = Fate(serverProbeFatePROBE_REFUSED)    // whoever takes it has no listener
 	ProbeRejected   = Fate(serverProbeFatePROBE_REJECTED)   // by a rule of this host's, as it seems
 	ProbeReturned   = Fate(serverProbeFatePROBE_RETURNED)   // the host was sending it back to the network
+	// ProbeUnreachable is one by UDP of which ICMP says that it does not arrive.
+	ProbeUnreachable = Fate(serverProbeFatePROBE_UNREACHABLE)
 )
 
-// Probe is a SYN that this host is made to receive after the tunnel: a device's tc ingress, address translation, routes and firewall
+// Probe is a SYN, or an empty datagram, that this host is made to receive after the tunnel: a device's tc ingress, address translation, routes and firewall
 // meet it as a client's. Whatever answers it leaves by a device with the programs is noted there and dropped.
 type Probe struct {
 	Device          *net.Interface // that it seems to come in by
 	Client, Service netip.AddrPort // that it seems to come from; where to. No two probes within some minutes have both in common
 	Sequence        uint32
+	UDP             bool
+}
+
+func (p *Probe) protocol() uint8 {
+	if p.UDP {
+		return unix.IPPROTO_UDP
+	}
+	return unix.IPPROTO_TCP
 }
 
 // Implementation constants of the frame.
@@ -42,11 +52,16 @@ const (
 	probeMSS    = 1200
 	tcpSYN      = 0x02
 	tcpRST      = 0x04
+	udpHeader   = 8
 )
 
 // SendProbe has the host receive a probe. It works in the calling thread's network namespace, and from Linux 5.18 on.
 func (s *Server) SendProbe(p *Probe) error {
-	if err := s.objects.Probing.Set(uint32(1)); err != nil {
+	looks := s.objects.Probing
+	if p.UDP {
+		looks = s.objects.ProbingDatagrams
+	}
+	if err := looks.Set(uint32(1)); err != nil {
 		return fmt.Errorf("have programs look for probes: %w", err)
 	}
 	if err := s.objects.Probes.Put(probeKey(p), uint32(ProbeUnanswered)); err != nil {
@@ -56,7 +71,12 @@ func (s *Server) SendProbe(p *Probe) error {
 }
 
 // EndProbe lets whoever has answered a probe forget it.
-func (s *Server) EndProbe(p *Probe) error { return s.receive(p, p.Sequence+1, tcpRST) }
+func (s *Server) EndProbe(p *Probe) error {
+	if p.UDP { // nobody remembers it
+		return nil
+	}
+	return s.receive(p, p.Sequence+1, tcpRST)
+}
 
 // ProbeFate returns what has become of a probe so far.
 func (s *Server) ProbeFate(p *Probe) (Fate, error) {
@@ -68,7 +88,7 @@ func (s *Server) ProbeFate(p *Probe) (Fate, error) {
 }
 
 func probeKey(p *Probe) translatedFlow {
-	key := translatedFlow{Service: plan.PortKey{Address: plan.WireAddress(p.Service.Addr()), Protocol: unix.IPPROTO_TCP}, Client: plan.WireAddress(p.Client.Addr())}
+	key := translatedFlow{Service: plan.PortKey{Address: plan.WireAddress(p.Service.Addr()), Protocol: p.protocol()}, Client: plan.WireAddress(p.Client.Addr())}
 	binary.BigEndian.PutUint16(key.Service.Port[:], p.Service.Port())
 	binary.BigEndian.PutUint16(key.ClientPort[:], p.Client.Port())
 	if p.Service.Addr().Is6() {
@@ -92,25 +112,29 @@ func (s *Server) receive(p *Probe, sequence uint32, flags byte) error {
 }
 
 func probeFrame(p *Probe, sequence uint32, flags byte) ([]byte, error) {
-	tcp := binary.BigEndian.AppendUint16(nil, p.Client.Port())
-	tcp = binary.BigEndian.AppendUint16(tcp, p.Service.Port())
-	tcp = binary.BigEndian.AppendUint32(tcp, sequence)
-	tcp = append(tcp, 0, 0, 0, 0, 6<<4, flags)
-	tcp = binary.BigEndian.AppendUint16(tcp, probeWindow)
-	tcp = append(tcp, 0, 0, 0, 0, unix.TCPOPT_MAXSEG, 4, probeMSS>>8, probeMSS&0xff)
+	segment := binary.BigEndian.AppendUint16(nil, p.Client.Port())
+	segment = binary.BigEndian.AppendUint16(segment, p.Service.Port())
+	if p.UDP {
+		segment = append(segment, 0, udpHeader, 0, 0)
+	} else {
+		segment = binary.BigEndian.AppendUint32(segment, sequence)
+		segment = append(segment, 0, 0, 0, 0, 6<<4, flags)
+		segment = binary.BigEndian.AppendUint16(segment, probeWindow)
+		segment = append(segment, 0, 0, 0, 0, unix.TCPOPT_MAXSEG, 4, probeMSS>>8, probeMSS&0xff)
+	}
 	var ip []byte
 	protocol := uint16(unix.ETH_P_IP)
 	if p.Service.Addr().Is6() {
 		protocol = unix.ETH_P_IPV6
-		ip = binary.BigEndian.AppendUint16([]byte{0x60, 0, 0, 0}, uint16(len(tcp)))
-		ip = append(ip, unix.IPPROTO_TCP, probeHops)
+		ip = binary.BigEndian.AppendUint16([]byte{0x60, 0, 0, 0}, uint16(len(segment)))
+		ip = append(ip, p.protocol(), probeHops)
 	} else {
-		ip = binary.BigEndian.AppendUint16([]byte{0x45, 0}, uint16(20+len(tcp)))
-		ip = append(ip, 0, 0, 0x40, 0, probeHops, unix.IPPROTO_TCP, 0, 0) // not to be fragmented
+		ip = binary.BigEndian.AppendUint16([]byte{0x45, 0}, uint16(20+len(segment)))
+		ip = append(ip, 0, 0, 0x40, 0, probeHops, p.protocol(), 0, 0) // not to be fragmented
 	}
 	ip = append(ip, p.Client.Addr().AsSlice()...)
 	ip = append(ip, p.Service.Addr().AsSlice()...)
-	packet := append(ip, tcp...)
+	packet := append(ip, segment...)
 	if !wire.CompleteChecksum(packet) {
 		return nil, fmt.Errorf("make a probe of %s: it is no packet", p.Service)
 	}

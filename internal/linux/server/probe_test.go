@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/await"
+	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/linux/progtest"
 	"github.com/ballast-lb/ballast/internal/linux/server"
 	"github.com/ballast-lb/ballast/internal/testkit/netspace"
@@ -217,6 +218,112 @@ func TestProbesThatAreLostAreUnanswered(t *testing.T) {
 	for vip := range r.vips {
 		r.fate(vip, server.ProbeUnanswered)
 	}
+}
+
+// A rule of kube-proxy's mode nftables for UDP.
+const kubeProxyUDP = `table ip kube-proxy {
+	map service-ips {
+		type ipv4_addr . inet_proto . inet_service : verdict
+		elements = { 198.51.100.10 . udp . 80 : goto endpoint-web }
+	}
+	chain nat-prerouting { type nat hook prerouting priority dstnat; ip daddr . meta l4proto . th dport vmap @service-ips; }
+	chain endpoint-web { meta l4proto udp dnat to %s; }
+}
+table ip6 kube-proxy {
+	map service-ips {
+		type ipv6_addr . inet_proto . inet_service : verdict
+		elements = { 2001:db8:51::10 . udp . 80 : goto endpoint-web }
+	}
+	chain nat-prerouting { type nat hook prerouting priority dstnat; ip6 daddr . meta l4proto . th dport vmap @service-ips; }
+	chain endpoint-web { meta l4proto udp dnat to %s; }
+}
+`
+
+// Promise: What becomes of an empty datagram shows whether a host takes the UDP packets of a service: an answer, ICMP of whoever it is for, that it leaves again, or where
+// connection tracking has it go; nothing of it leaves the host.
+func TestDatagramsShowWhetherTheHostTakesAServicesPackets(t *testing.T) {
+	const drops = "table inet f {\nchain c {\ntype filter hook forward priority 0\nmeta l4proto udp %s\n}\n}\n"
+	toPod, here := []any{"10.7.0.2:8080", "[fd07::2]:8080"}, []any{"10.9.0.2:8080", "[fd09::2]:8080"}
+	for name, test := range map[string]struct {
+		rules          string
+		answers, reads bool // the pod's application
+		fate           server.Fate
+		passed         bool
+	}{
+		"an application that answers":    {rules: fmt.Sprintf(kubeProxyUDP, toPod...), answers: true, fate: server.ProbeAnswered, passed: true},
+		"one that does not":              {rules: fmt.Sprintf(kubeProxyUDP, toPod...), reads: true, fate: server.ProbeUnanswered, passed: true},
+		"a pod without a socket":         {rules: fmt.Sprintf(kubeProxyUDP, toPod...), fate: server.ProbeRefused, passed: true},
+		"this host without a socket":     {rules: fmt.Sprintf(kubeProxyUDP, here...), fate: server.ProbeRejected, passed: true},
+		"no rule":                        {fate: server.ProbeReturned},
+		"a firewall that drops":          {rules: fmt.Sprintf(kubeProxyUDP, toPod...) + fmt.Sprintf(drops, "drop"), reads: true, fate: server.ProbeUnanswered},
+		"a firewall that refuses":        {rules: fmt.Sprintf(kubeProxyUDP, toPod...) + fmt.Sprintf(drops, "reject"), reads: true, fate: server.ProbeRejected},
+		"a firewall that says otherwise": {rules: fmt.Sprintf(kubeProxyUDP, toPod...) + fmt.Sprintf(drops, "reject with icmpx type admin-prohibited"), reads: true, fate: server.ProbeUnreachable},
+		"a pod that is gone":             {rules: fmt.Sprintf(kubeProxyUDP, "10.7.0.77:8080", "[fd07::77]:8080"), fate: server.ProbeUnreachable, passed: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, pod := newNode(t, rigOptions{})
+			if test.rules != "" {
+				r.translate(test.rules)
+			}
+			if test.answers || test.reads {
+				r.receive(pod, test.answers)
+			}
+			count := r.strays()
+			for vip := range r.vips {
+				r.datagram(vip, test.fate, test.passed)
+			}
+			if n := count(); n != 0 {
+				t.Errorf("%d packets of probes left the host", n)
+			}
+		})
+	}
+}
+
+// receive takes datagrams at port 8080 of a namespace, and may answer.
+func (r *rig) receive(space *netspace.Space, answers bool) {
+	r.t.Helper()
+	var socket net.PacketConn
+	progtest.Check(r.t, space.Do(func() (err error) { socket, err = net.ListenPacket("udp", ":8080"); return err }))
+	r.t.Cleanup(func() { socket.Close() })
+	go func() {
+		for {
+			_, from, err := socket.ReadFrom(make([]byte, 2048))
+			if err != nil {
+				return
+			}
+			if answers {
+				_, _ = socket.WriteTo([]byte("here"), from)
+			}
+		}
+	}()
+}
+
+// datagram is fate of a probe by UDP. passed: connection tracking has it go on to another address.
+func (r *rig) datagram(vip int, want server.Fate, passed bool) {
+	r.t.Helper()
+	probe := server.Probe{Client: netip.AddrPortFrom(netip.MustParseAddr([]string{"192.0.2.1", "2001:db8:2::1"}[vip]), 6), Service: netip.AddrPortFrom(r.vips[vip], servicePort), UDP: true}
+	have := server.ProbeReturned
+	await.Nil(r.t, fmt.Sprintf("fate %d of a datagram to %s, passed on %v", want, probe.Service, passed), func() error {
+		return r.server.Do(func() (err error) {
+			if have != server.ProbeUnanswered || want == have {
+				probe.Client = netip.AddrPortFrom(probe.Client.Addr(), probe.Client.Port()+1)
+				if probe.Device, err = net.InterfaceByName("eth0"); err == nil {
+					err = r.agent.SendProbe(&probe)
+				}
+			}
+			if err == nil {
+				have, err = r.agent.ProbeFate(&probe)
+			}
+			if err != nil || have != want {
+				return errors.Join(err, fmt.Errorf("it is %d", have))
+			}
+			to, err := netdev.TrackedTo(probe.Client, probe.Service)
+			if went := to.IsValid() && to != probe.Service; err != nil || went != passed {
+				err = errors.Join(err, fmt.Errorf("it went on to %v", to))
+			}
+			return err
+		})
+	})
 }
 
 // awaitNoRequests waits until a namespace has no handshakes that nobody completes.

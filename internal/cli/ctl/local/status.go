@@ -134,7 +134,7 @@ func printStatus(out *command.Table, s anyStatus) {
 		if probe.Age != nil {
 			when = fmt.Sprintf("last %.0f s ago", float64(*probe.Age))
 		}
-		out.Line("probes\ttcp %s, no address of this host: %s (%s)", probe.At, probe.State, when)
+		out.Line("probes\t%s %s, no address of this host: %s (%s)", probe.Protocol, probe.At, probe.State, when)
 	}
 	if t := s.Translated; t != nil && t.Entries > 0 {
 		out.Line("translated\t%d connections of %d (%.0f s ago), %d evicted", t.Entries, t.Room, float64(t.Age), t.Evicted)

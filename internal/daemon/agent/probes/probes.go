@@ -1,5 +1,6 @@
 // Package probes finds out whether this host takes the packets of services at addresses that it does not have: where kube-proxy or another
-// translation of addresses takes them to an application, no address says so. What counts is what becomes of a SYN here.
+// translation of addresses takes them to an application, no address says so. What counts is what becomes of a SYN here, or of an empty datagram: applications
+// may leave that unanswered. Then it counts that connection tracking has seen it past all rules, on its way to another address.
 package probes
 
 import (
@@ -21,8 +22,10 @@ import (
 // Implementation constants. Who answers a probe has a handshake open for a moment.
 const (
 	period   = 5 * time.Second  // between two probes of one port, if there are not too many ports
+	calm     = 15 * time.Second // the same by UDP: applications see the datagrams
 	perLook  = 32               // probes at most
 	patience = 3 * time.Second  // for an answer
+	longer   = 5 * time.Second  // by UDP: for ICMP from a host that looks for a neighbour first
 	tries    = 2                // in a row without one: packets are lost
 	life     = 30 * time.Second // of what a probe has shown, beyond the time that a round takes
 	lastPort = 1023             // of clients: connections of others begin at higher ones
@@ -38,11 +41,15 @@ type Path interface {
 	ProbeFate(*server.Probe) (server.Fate, error)
 }
 
+// Tracked returns where connection tracking has a client's datagrams to a service go on to; invalid: it does not know.
+type Tracked func(client, service netip.AddrPort) (to netip.AddrPort, err error)
+
 // Probes are of the services that a host is a server of. They are not safe for concurrent use.
 type Probes struct {
-	path  Path
-	route func(netip.Addr) (*net.Interface, error) // the device that answers leave by
-	ways  map[netip.Addr]way                       // what it has said in this look
+	path    Path
+	tracked Tracked
+	route   func(netip.Addr) (*net.Interface, error) // the device that answers leave by
+	ways    map[netip.Addr]way                       // what it has said in this look
 
 	absent     []netip.Addr // VIPs that are no address of this host
 	services   []plan.AgentService
@@ -66,6 +73,8 @@ type port struct {
 	open       bool         // what becomes of it is not known yet
 	lost       int          // in a row
 	fate       server.Fate  // of the last one that something became of, or nothing in time
+	passed     bool         // that was a datagram that went on to another address
+	silent     string       // why nothing is known of the last datagrams, empty: something is
 	shown      uint16       // which port that was
 	known      bool         // there is one
 	since      time.Time    // when that was so first
@@ -75,8 +84,8 @@ type port struct {
 
 // New returns those of a host that serves nothing yet. route tells by which device answers to an address leave; they must not wait for a neighbour,
 // as that of a load balancer that is switched off answers nobody: a probe from its address would seem lost.
-func New(path Path, route func(netip.Addr) (*net.Interface, error)) *Probes {
-	return &Probes{path: path, route: route, ports: map[target]*port{}}
+func New(path Path, tracked Tracked, route func(netip.Addr) (*net.Interface, error)) *Probes {
+	return &Probes{path: path, tracked: tracked, route: route, ports: map[target]*port{}}
 }
 
 // Set takes the services of this host, which of their VIPs it does not have, and what translates addresses here, empty: nothing.
@@ -86,7 +95,7 @@ func (p *Probes) Set(services []plan.AgentService, absent []netip.Addr, translat
 	for _, s := range services {
 		for _, at := range p.targets(s.Service, netip.Addr{}) {
 			if wanted[at] = p.ports[at]; wanted[at] == nil {
-				wanted[at] = &port{of: at, walk: walk{at: at.first.Port()}, probe: server.Probe{Service: at.first, Client: netip.AddrPortFrom(netip.Addr{}, uint16(rand.N(lastPort)))}}
+				wanted[at] = &port{of: at, walk: walk{at: at.first.Port()}, probe: server.Probe{Service: at.first, UDP: at.udp, Client: netip.AddrPortFrom(netip.Addr{}, uint16(rand.N(lastPort)))}}
 			}
 			wanted[at].service = s.Service
 		}
@@ -96,18 +105,16 @@ func (p *Probes) Set(services []plan.AgentService, absent []netip.Addr, translat
 
 // targets are what is probed of a service, at one VIP or, without one, at all that this host does not have.
 func (p *Probes) targets(s *model.Service, vip netip.Addr) (list []target) {
-	if s.Protocol != model.ProtocolTCP {
-		return nil
-	}
+	udp := s.Protocol == model.ProtocolUDP
 	for _, at := range s.VIPs() {
 		if vip.IsValid() && vip != at || !slices.Contains(p.absent, at) {
 			continue
 		}
 		for _, number := range s.Ports {
-			list = append(list, target{first: netip.AddrPortFrom(at, number)})
+			list = append(list, target{first: netip.AddrPortFrom(at, number), udp: udp})
 		}
 		for _, r := range s.PortRanges {
-			list = append(list, target{netip.AddrPortFrom(at, max(r.First, 1)), r.Last})
+			list = append(list, target{netip.AddrPortFrom(at, max(r.First, 1)), r.Last, udp})
 		}
 	}
 	return list
@@ -144,16 +151,25 @@ func (p *Probes) judge(one *port, now time.Time) {
 		one.open, one.unprobable = false, err.Error()
 		return
 	}
-	if fate == server.ProbeUnanswered && now.Sub(one.sent) < patience {
+	if fate == server.ProbeUnanswered && now.Sub(one.sent) < one.of.patience() {
 		return
 	}
-	one.open = false
+	one.open, one.silent = false, ""
+	passed := false
+	if one.of.udp && (fate == server.ProbeUnanswered || fate == server.ProbeRejected) {
+		if passed, err = p.passedOn(&one.probe); passed && fate == server.ProbeRejected { // by the host that it was passed on to: this one
+			fate = server.ProbeRefused
+		} else if !passed && fate == server.ProbeUnanswered {
+			one.notSeen(err)
+			return
+		}
+	}
 	if fate == server.ProbeAnswered {
 		if err := p.path.EndProbe(&one.probe); err != nil {
 			one.unprobable = err.Error()
 		}
 	}
-	if taken(fate) {
+	if passed || taken(fate) {
 		one.lost = 0
 	} else if one.lost++; one.lost < tries {
 		return
@@ -161,7 +177,7 @@ func (p *Probes) judge(one *port, now time.Time) {
 	number := one.probe.Service.Port()
 	if one.of.last != 0 {
 		one.lost = 0
-		whole := one.walk.judge(one.of, number, fate, now)
+		whole := one.walk.judge(one.of, number, fate, passed || taken(fate), now)
 		one.probe.Service = netip.AddrPortFrom(one.probe.Service.Addr(), p.next(one))
 		if !whole {
 			if one.known {
@@ -170,10 +186,30 @@ func (p *Probes) judge(one *port, now time.Time) {
 			return
 		}
 	}
-	if !one.known || taken(one.fate) != taken(fate) {
+	if !one.known || one.arrives() != (passed || taken(fate)) {
 		one.since = now
 	}
-	one.fate, one.shown, one.known, one.at = fate, number, true, now
+	one.fate, one.passed, one.shown, one.known, one.at = fate, passed, number, true, now
+}
+
+// arrives: packets reach whoever they are for, as far as can be seen.
+func (one *port) arrives() bool { return one.passed || taken(one.fate) }
+
+// passedOn reports whether a datagram has gone on to another address than the service's.
+func (p *Probes) passedOn(probe *server.Probe) (bool, error) {
+	to, err := p.tracked(probe.Client, probe.Service)
+	return to.IsValid() && to != probe.Service, err
+}
+
+// notSeen takes note that nothing is known of a datagram: it may have been dropped, or something took it that connection tracking does not see.
+func (one *port) notSeen(err error) {
+	if one.lost++; one.lost < tries {
+		return
+	}
+	one.known = false
+	if one.silent = "nothing answers datagrams, and connection tracking does not know of any that was passed on"; err != nil {
+		one.silent = "nothing answers datagrams, and " + err.Error()
+	}
 }
 
 // taken: whoever the packet is for has it, with or without a listener.
@@ -251,7 +287,7 @@ func (p *Probes) lost(s *model.Service, vip netip.Addr, now time.Time, matters f
 	}
 	targets := p.targets(s, vip)
 	for _, at := range targets {
-		if one := p.ports[at]; one != nil && p.fresh(one, now) && !taken(one.fate) {
+		if one := p.ports[at]; one != nil && p.fresh(one, now) && !one.arrives() {
 			if why := p.without(vip); why != "" || matters(one) {
 				return cmp.Or(why, one.problem())
 			}
@@ -274,18 +310,21 @@ func (p *Probes) without(vip netip.Addr) string {
 // problem of a port whose packets are lost.
 func (one *port) problem() string {
 	at := netip.AddrPortFrom(one.probe.Service.Addr(), one.shown)
-	return fmt.Sprintf("%s is not an address of this host, and since %s SYNs to its tcp port %d are lost here: %s: look whether a rule of address translation takes them to an "+
+	return fmt.Sprintf("%s is not an address of this host, and since %s %s to its %s port %d are lost here: %s: look whether a rule of address translation takes them to an "+
 		"application that runs (on a node of Kubernetes: kube-proxy, and a ready pod of the service on this node), or whether a firewall drops them; if only some clients may connect, name them in the service's allow",
-		at.Addr(), one.since.UTC().Format(time.RFC3339), at.Port(), how(one.fate))
+		at.Addr(), one.since.UTC().Format(time.RFC3339), one.of.packets(), one.of.protocol(), at.Port(), one.of.how(one.fate))
 }
 
 // how packets are lost.
-func how(fate server.Fate) string {
+func (t target) how(fate server.Fate) string {
+	if fate == server.ProbeRejected && t.udp {
+		return "a rule of this host refuses them by ICMP"
+	}
 	return map[server.Fate]string{server.ProbeUnanswered: "nothing answers", server.ProbeRejected: "a rule of this host resets them",
-		server.ProbeReturned: "this host sends them back to the network"}[fate]
+		server.ProbeReturned: "this host sends them back to the network", server.ProbeUnreachable: "ICMP says that they do not arrive"}[fate]
 }
 
-// Obstacles are why packets of services are lost, or may be. problems: of which services that cannot be known.
+// Obstacles are why packets of services are lost, or may be. problems: of which ports of ranges they are.
 func (p *Probes) Obstacles(now time.Time) (found, problems []string) {
 	for _, s := range p.services {
 		for _, vip := range s.Service.VIPs() {
@@ -293,17 +332,13 @@ func (p *Probes) Obstacles(now time.Time) (found, problems []string) {
 				continue
 			}
 			lost := p.lost(s.Service, vip, now, func(*port) bool { return true })
-			targets := p.targets(s.Service, vip)
-			switch {
-			case lost != "":
+			if lost != "" {
 				found = append(found, lost)
-			case len(targets) == 0:
-				problems = append(problems, fmt.Sprintf("%s is not an address of this host: whether its %s packets are taken here is not known, as only tcp ports are probed",
-					vip, s.Service.Protocol))
-			default:
-				found = append(found, p.unknown(targets, now)...)
-				problems = append(problems, p.holes(targets)...)
+				continue
 			}
+			targets := p.targets(s.Service, vip)
+			found = append(found, p.unknown(targets, now)...)
+			problems = append(problems, p.holes(targets)...)
 		}
 	}
 	slices.Sort(found)
@@ -318,8 +353,8 @@ func (p *Probes) unknown(targets []target, now time.Time) (list []string) {
 		if one == nil || p.fresh(one, now) {
 			continue
 		}
-		why := cmp.Or(one.unprobable, "no probe has shown it yet")
-		list = append(list, fmt.Sprintf("%s is not an address of this host: whether packets to its tcp port %d are taken here is not known: %s", at.first.Addr(), one.probe.Service.Port(), why))
+		why := cmp.Or(one.unprobable, one.silent, "no probe has shown it yet")
+		list = append(list, fmt.Sprintf("%s is not an address of this host: whether packets to its %s port %d are taken here is not known: %s", at.first.Addr(), at.protocol(), one.probe.Service.Port(), why))
 	}
 	return list
 }
@@ -327,22 +362,24 @@ func (p *Probes) unknown(targets []target, now time.Time) (list []string) {
 // Status returns what is known of each port.
 func (p *Probes) Status(now time.Time) (list []api.ProbedPort) {
 	for at, one := range p.ports {
-		probed := api.ProbedPort{At: at.first, State: api.ProbeUnknown, Client: one.probe.Client.Addr()}
+		probed := api.ProbedPort{At: at.first, Protocol: at.protocol(), State: api.ProbeUnknown, Client: one.probe.Client.Addr()}
 		if one.known {
 			probed.At = netip.AddrPortFrom(at.first.Addr(), one.shown)
 			age := api.InSeconds(now.Sub(one.at))
 			probed.Age = &age
 		}
 		if p.fresh(one, now) {
-			switch probed.State = api.ProbeLost; one.fate {
-			case server.ProbeAnswered:
+			switch probed.State = api.ProbeLost; {
+			case one.fate == server.ProbeAnswered:
 				probed.State = api.ProbeTaken
-			case server.ProbeRefused:
+			case one.fate == server.ProbeRefused:
 				probed.State = api.ProbeRefused
+			case one.passed:
+				probed.State = api.ProbePassed
 			}
 		}
 		list = append(list, probed)
 	}
-	slices.SortFunc(list, func(a, b api.ProbedPort) int { return a.At.Compare(b.At) })
+	slices.SortFunc(list, func(a, b api.ProbedPort) int { return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Protocol, b.Protocol)) })
 	return list
 }

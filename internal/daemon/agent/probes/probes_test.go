@@ -21,6 +21,8 @@ type host struct {
 	fates   map[uint16]server.Fate // by the service's port
 	refuses error
 	silent  map[netip.Addr]bool // neighbours that do not answer
+	to      netip.AddrPort      // where connection tracking has datagrams go on to
+	blind   error               // it cannot be asked
 	sent    []server.Probe
 	ended   []server.Probe
 	now     time.Time
@@ -51,7 +53,7 @@ var (
 
 func newHost() *host {
 	h := &host{fates: map[uint16]server.Fate{}, silent: map[netip.Addr]bool{}, now: time.Unix(1e9, 0)}
-	h.Probes = New(h, func(address netip.Addr) (*net.Interface, error) {
+	h.Probes = New(h, func(netip.AddrPort, netip.AddrPort) (netip.AddrPort, error) { return h.to, h.blind }, func(address netip.Addr) (*net.Interface, error) {
 		if h.silent[address] {
 			return nil, errors.New("neighbour not resolved yet")
 		}
@@ -114,7 +116,64 @@ func TestNothingIsKnownBeforeAProbe(t *testing.T) {
 	h.Set(of(udp), []netip.Addr{vip}, "")
 	h.says(t, "UDP, nothing translates", udp, notAddress, notAddress, "")
 	h.Set(of(udp), []netip.Addr{vip}, "chain c")
-	h.says(t, "UDP", udp, "", "", "whether its udp packets are taken here is not known")
+	h.says(t, "UDP", udp, "", "whether packets to its udp port 53 are taken here is not known: no probe has shown it yet", "")
+}
+
+// Promise: An agent is ready for a UDP service at a VIP that its host does not have where an application answers, or connection tracking has seen datagrams go on to another
+// address; where ICMP or the way back to the network says that they are lost, or nothing is seen of them, it is not ready and says which.
+func TestWhatBecomesOfDatagramsCounts(t *testing.T) {
+	pod, own := netip.MustParseAddrPort("10.244.1.7:5353"), netip.AddrPortFrom(vip, 53)
+	for name, test := range map[string]struct {
+		fate           server.Fate
+		to             netip.AddrPort
+		blind          error
+		state          api.ProbeState
+		lost, obstacle string
+	}{
+		"answered":                         {fate: server.ProbeAnswered, state: api.ProbeTaken},
+		"passed on":                        {to: pod, state: api.ProbePassed},
+		"no listener in a pod":             {fate: server.ProbeRefused, state: api.ProbeRefused},
+		"no listener here, passed on":      {fate: server.ProbeRejected, to: pod, state: api.ProbeRefused},
+		"a rule refuses":                   {fate: server.ProbeRejected, state: api.ProbeLost, obstacle: "refuses them by ICMP"},
+		"passed on to a host that is gone": {fate: server.ProbeUnreachable, to: pod, state: api.ProbeLost, obstacle: "ICMP says"},
+		"returned": {fate: server.ProbeReturned, state: api.ProbeLost, lost: "datagrams to its udp port 53 are lost here: this host sends them back",
+			obstacle: "datagrams to its udp port 53 are lost here: this host sends them back"},
+		"nothing is seen":        {state: api.ProbeUnknown, obstacle: "udp port 53 are taken here is not known: nothing answers datagrams, and connection tracking does not know"},
+		"tracked, not passed on": {to: own, state: api.ProbeUnknown, obstacle: "udp port 53 are taken here is not known: nothing answers"},
+		"no tracking":            {blind: errors.New("no nf_conntrack_netlink"), state: api.ProbeUnknown, obstacle: "is not known: nothing answers datagrams, and no nf_conntrack_netlink"},
+	} {
+		h, s := newHost(), service(53)
+		s.Protocol = model.ProtocolUDP
+		h.fates[53], h.to, h.blind = test.fate, test.to, test.blind
+		h.Set(of(s), []netip.Addr{vip}, "chain c")
+		h.look(16)
+		h.says(t, name, s, test.lost, test.obstacle, "")
+		if status := h.Status(h.now); len(status) != 1 || status[0].State != test.state || status[0].Protocol != "udp" {
+			t.Errorf("%s: %+v", name, status)
+		}
+		if len(h.ended) > 0 && test.fate != server.ProbeAnswered {
+			t.Errorf("%s: %d were ended", name, len(h.ended))
+		}
+		// what was seen is no proof for long once it is seen no more
+		h.fates[53], h.to, h.blind = server.ProbeUnanswered, netip.AddrPort{}, nil
+		h.look(40)
+		h.says(t, name+", and no more", s, "", "udp port 53 are taken here is not known: nothing answers", "")
+		h.fates[53] = server.ProbeAnswered
+		h.look(20)
+		h.says(t, name+", and answered", s, "", "", "")
+	}
+}
+
+// Applications see the datagrams.
+func TestDatagramsAreFew(t *testing.T) {
+	h, s := newHost(), service(53)
+	s.Protocol = model.ProtocolUDP
+	h.to = netip.MustParseAddrPort("10.244.1.7:5353")
+	h.Set(of(s), []netip.Addr{vip}, "chain c")
+	h.look(120)
+	if len(h.sent) < 6 || len(h.sent) > 8 {
+		t.Errorf("%d datagrams in two minutes", len(h.sent))
+	}
 }
 
 func TestWhatProbesShowCounts(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/linux/server"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/plan"
@@ -19,18 +20,42 @@ const (
 	askHole = 5           // turns from one of a port whose packets were lost to its next
 )
 
-// target is what gets SYNs: a port, or a range.
+// target is what gets SYNs or datagrams: a port, or a range.
 type target struct {
 	first netip.AddrPort
 	last  uint16 // of a range; 0: it is a single port
+	udp   bool
+}
+
+func (t target) protocol() string {
+	if t.udp {
+		return "udp"
+	}
+	return "tcp"
+}
+
+func (t target) packets() string {
+	probed := api.ProbedPort{Protocol: t.protocol()}
+	return probed.Packets()
 }
 
 // period between two probes.
 func (t target) period() time.Duration {
-	if t.last == 0 {
-		return period
+	switch {
+	case t.last != 0:
+		return turn
+	case t.udp:
+		return calm
 	}
-	return turn
+	return period
+}
+
+// patience is how long an answer is waited for.
+func (t target) patience() time.Duration {
+	if t.udp {
+		return longer
+	}
+	return patience
 }
 
 // size is how many ports there are.
@@ -77,12 +102,12 @@ type hole struct {
 }
 
 // judge takes what became of a port's probe, and reports whether it counts for the whole range.
-func (w *walk) judge(of target, number uint16, fate server.Fate, now time.Time) bool {
+func (w *walk) judge(of target, number uint16, fate server.Fate, arrives bool, now time.Time) bool {
 	known := w.hole != nil && w.hole.number == number
 	switch {
-	case taken(fate) && known:
+	case arrives && known:
 		w.hole, w.run = nil, 0
-	case taken(fate):
+	case arrives:
 		w.run = 0
 		w.note(1)
 	case known:
@@ -92,7 +117,7 @@ func (w *walk) judge(of target, number uint16, fate server.Fate, now time.Time) 
 		w.run++
 		w.note(0)
 	}
-	return taken(fate) || w.run >= int(min(w.enough(), of.size()))
+	return arrives || w.run >= int(min(w.enough(), of.size()))
 }
 
 func (w *walk) note(fate uint64) {
@@ -133,7 +158,7 @@ func (p *Probes) next(one *port) uint16 {
 func (p *Probes) namedElsewhere(one *port, number uint16) bool {
 	return slices.ContainsFunc(p.services, func(other plan.AgentService) bool {
 		s := other.Service
-		return s != one.service && s.Protocol == model.ProtocolTCP && slices.Contains(s.VIPs(), one.of.first.Addr()) &&
+		return s != one.service && s.Protocol == one.service.Protocol && slices.Contains(s.VIPs(), one.of.first.Addr()) &&
 			(slices.Contains(s.Ports, number) || slices.ContainsFunc(s.PortRanges, func(r model.PortRange) bool {
 				return r.Contains(number) && uint32(r.Last)-uint32(r.First) < one.of.size()-1
 			}))
@@ -143,10 +168,10 @@ func (p *Probes) namedElsewhere(one *port, number uint16) bool {
 // holes tells of ports of ranges whose packets are lost while those of others are taken.
 func (p *Probes) holes(targets []target) (list []string) {
 	for _, at := range targets {
-		if one := p.ports[at]; one != nil && one.walk.hole != nil && one.known && taken(one.fate) {
+		if one := p.ports[at]; one != nil && one.walk.hole != nil && one.known && one.arrives() {
 			h := one.walk.hole
-			list = append(list, fmt.Sprintf("%s is not an address of this host, and since %s SYNs to its tcp port %d, of %d to %d, are lost here, while others are taken: %s",
-				at.first.Addr(), h.since.UTC().Format(time.RFC3339), h.number, at.first.Port(), at.last, how(h.fate)))
+			list = append(list, fmt.Sprintf("%s is not an address of this host, and since %s %s to its %s port %d, of %d to %d, are lost here, while others are taken: %s",
+				at.first.Addr(), h.since.UTC().Format(time.RFC3339), at.packets(), at.protocol(), h.number, at.first.Port(), at.last, at.how(h.fate)))
 		}
 	}
 	return list

@@ -18,7 +18,7 @@ type Card struct {
 // Cards is by the driver's name, as ethtool -i prints it.
 var Cards = map[string]Card{
 	"virtio_net": {Modes: []attach.XDPMode{attach.XDPNative, attach.XDPGeneric}, MTU: 1600},
-	"vmxnet3": {Modes: []attach.XDPMode{attach.XDPNative}, MTU: 1600, Most: 3050,
+	"vmxnet3": {Modes: []attach.XDPMode{attach.XDPNative}, MTU: 3050, Most: 3050,
 		Loses: "QEMU's card loses frames of more than 3072 bytes once LRO is off, as programs, bridges and forwarding turn it; VMware's is untested"},
 	"e1000e": {Modes: []attach.XDPMode{attach.XDPGeneric}, MTU: 9000},
 }

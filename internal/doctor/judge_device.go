@@ -160,6 +160,9 @@ func judgeMerging(d *deviceFacts, part *netdev.Part) (out []Finding) {
 		if !part.Offloads[offload.name] {
 			continue
 		}
+		if d.Driver == "virtio_net" && d.XDPProgram != 0 && !d.XDPGeneric {
+			continue // virtnet_xdp_set has told the host to merge nothing, which the flag does not show
+		}
 		severity, found := Warning, " is on: drivers turn it off when a program comes, or refuse the program"
 		if d.XDPProgram != 0 {
 			severity, found = Problem, " is on: packets are merged before they reach the program"

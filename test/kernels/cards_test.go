@@ -52,37 +52,37 @@ func TestCards(t *testing.T) {
 	}
 	left := strings.FieldsFunc(*cards, func(r rune) bool { return r == ',' })
 	mode := attach.XDPMode(*ask)
-	take := func(pairs int) (taken []string) {
-		taken, left = left[:2*pairs], left[2*pairs:]
-		return taken
-	}
 	claim := doctor.Cards[driver(t, left[0])]
 	if !slices.Contains(claim.Modes, attach.XDPMode(*become)) {
 		row(t, "doctor", "does not claim %s of this driver", *become)
 	}
-	one := take(pairsOfOneCard)
-	t.Run("one-card", func(t *testing.T) {
-		f := newFleet(t, mode, one, 1)
+	run := func(name string, pairs int, do func(t *testing.T, taken []string)) {
+		if len(left) < 2*pairs {
+			t.Run(name, func(t *testing.T) { t.Skipf("needs %d more pairs of cards", pairs) })
+			return
+		}
+		var taken []string
+		taken, left = left[:2*pairs], left[2*pairs:]
+		t.Run(name, func(t *testing.T) { do(t, taken) })
+	}
+	run("one-card", pairsOfOneCard, func(t *testing.T, taken []string) {
+		f := newFleet(t, mode, taken, 1)
 		f.works()
 		f.report("one card", attach.XDPMode(*become))
 	})
-	two := take(pairsOfTwoCards)
-	t.Run("two-cards", func(t *testing.T) {
-		f := newFleet(t, mode, two, twoArms)
+	run("two-cards", pairsOfTwoCards, func(t *testing.T, taken []string) {
+		f := newFleet(t, mode, taken, twoArms)
 		f.works()
 		f.report("two cards", attach.XDPMode(*become))
 	})
-	tagged := take(1)
-	t.Run("vlan", func(t *testing.T) {
-		f := newFleet(t, mode, tagged, 1)
+	run("vlan", 1, func(t *testing.T, taken []string) {
+		f := newFleet(t, mode, taken, 1)
 		f.tag(5)
 		f.works()
 		f.report("VLAN 5", attach.XDPMode(*become))
 	})
-	large := take(1)
-	t.Run("jumbo", func(t *testing.T) { jumbo(newFleet(t, mode, large, 1), claim) })
-	flapping := take(1)
-	t.Run("flap", func(t *testing.T) { flap(newFleet(t, mode, flapping, 1)) })
+	run("jumbo", 1, func(t *testing.T, taken []string) { jumbo(newFleet(t, mode, taken, 1), claim) })
+	run("flap", 1, func(t *testing.T, taken []string) { flap(newFleet(t, mode, taken, 1)) })
 	t.Run("kernel", quiet)
 }
 

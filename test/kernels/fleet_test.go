@@ -251,7 +251,11 @@ func (f *fleet) start(role, node string) (stop func()) {
 		if err := <-ended; err != nil {
 			f.t.Errorf("%s on %s: %v: %s", role, node, err, log.Bytes())
 		}
-		if _, err := f.run(node, role, "--detach"); err != nil {
+		arguments := []string{role, "--detach"}
+		if role == "agent" { // which refuses while a connection lives, such as that of a health check
+			arguments = append(arguments, "--yes")
+		}
+		if _, err := f.run(node, arguments...); err != nil {
 			f.t.Error(err)
 		}
 	}

@@ -254,6 +254,9 @@ func TestPodsHaveTheLeastRights(t *testing.T) {
 				!slices.Contains(c.SecurityContext.Capabilities.Drop, "ALL") {
 				t.Errorf("%s: %+v", c.Name, c.SecurityContext)
 			}
+			if pod.SecurityContext == nil && c.SecurityContext.SeccompProfile == nil || pod.SecurityContext != nil && pod.SecurityContext.SeccompProfile == nil {
+				t.Errorf("%s may make every system call", c.Name)
+			}
 			if c.Image != "registry.example.net/ballast:0.1.0" && c.Image != "registry.example.net/ballast-kube:0.1.0" {
 				t.Errorf("%s: image %s", c.Name, c.Image)
 			}

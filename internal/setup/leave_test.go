@@ -7,6 +7,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/await"
 	"github.com/ballast-lb/ballast/internal/daemon/agent"
+	"github.com/ballast-lb/ballast/internal/daemon/instance"
 	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/linux/pin"
 	"github.com/ballast-lb/ballast/internal/pki"
@@ -149,5 +150,48 @@ func TestWhatIsNoNodeOfControllersDoesNotLeave(t *testing.T) {
 	}
 	if left := contents(t, node.path("tls")); strings.Count(left, ".key\n") != 2 {
 		t.Errorf("it has left %s", left)
+	}
+}
+
+// Promise: A machine that is taken off is drained and has no data path left, keeps what makes it a member, and says how it comes back.
+func TestAMachineIsTakenOffAndComesBack(t *testing.T) {
+	c, node, _ := controlled(t)
+	kill := joined(t, c, node)
+	before := contents(t, node.path("tls")) + contents(t, node.path("default"))
+	keep := node.leaveArguments("agent", "--keep", "--yes")
+	if said := node.must(append(keep, "--dry-run")...); !strings.Contains(said, "agent s1 is taken off, and stays a member:\n") || strings.Contains(said, "revoked") || strings.Contains(said, "are removed") {
+		t.Errorf("a dry run says %s", said)
+	}
+	kill()
+	pins := instance.PinDir(node.path("run"), "default")
+	if !pin.Any(pins) {
+		t.Fatal("the agent has left no data path to remove")
+	}
+	for range 2 { // asked again, it says the same
+		said := node.must(keep...)
+		if want := "agent s1 is off. To undo that:\n  start its daemon (instance default)\n  ballast ctl server undrain web s1\n"; !strings.HasSuffix(said, want) {
+			t.Errorf("it says %s", said)
+		}
+	}
+	if pin.Any(pins) {
+		t.Error("it has left its data path")
+	}
+	if after := contents(t, node.path("tls")) + contents(t, node.path("default")); after != before {
+		t.Errorf("it has changed\n%s to\n%s", before, after)
+	}
+	if out := c.must(c.ctl("server", "list", "-o", "json")...); strings.Count(out, "draining") != 1 {
+		t.Errorf("its server does not drain: %s", out)
+	}
+	node.start("ballast-agent", "--state-dir", node.path("state"))
+	await.Nil(t, "it is ready again", func() error {
+		_, err := node.run("ctl", "--run-dir", node.path("run"), "status")
+		return err
+	})
+	if out := c.must(c.ctl("server", "list", "-o", "json")...); strings.Count(out, "draining") != 1 {
+		t.Errorf("by coming back it has undrained its server: %s", out)
+	}
+	c.must(c.ctl("server", "undrain", "web", "s1")...)
+	if out := c.must(c.ctl("server", "list", "-o", "json")...); strings.Contains(out, "draining") {
+		t.Errorf("its server drains still: %s", out)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/linux/attach"
 )
 
-// A Card is what fleets on virtual machines' cards, all of one driver, have shown of it (make test-cards): no request was lost.
+// A Card is what fleets whose load balancer has virtual machines' cards of one driver have shown of it (make test-cards): no request was lost.
 type Card struct {
 	Modes []attach.XDPMode // that the load balancer's program ran in
 	MTU   int              // bytes; the largest that fleets ran with

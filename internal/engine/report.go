@@ -49,9 +49,10 @@ type ServerStatus struct {
 	Removed bool
 	balance.Status
 	Health, HealthDetail string
-	Activity             uint64 // see Engine.Activity
-	Agent                string // "connected" or "none"; empty: it needs none, or it is not known (MarkAgents)
-	Start                Start  // zero: it has all of its weight
+	HealthReported       time.Time // when a load balancer last said how it sees it; zero: not known
+	Activity             uint64    // see Engine.Activity
+	Agent                string    // "connected" or "none"; empty: it needs none, or it is not known (MarkAgents)
+	Start                Start     // zero: it has all of its weight
 }
 
 // Traffic takes what a load balancer saw.

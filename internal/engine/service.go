@@ -317,7 +317,7 @@ func (s *serviceState) status(now time.Time) (servers []ServerStatus) {
 		server := s.view.Service.Servers[i]
 		state, detail := s.health.judge.Status(server.ID)
 		servers = append(servers, ServerStatus{Service: s.name, Server: server, Status: s.balance.Status(now, &s.weighed, &server),
-			Health: state, HealthDetail: detail, Activity: s.activity.reports[server.ID]})
+			Health: state, HealthDetail: detail, HealthReported: s.health.judge.Reported(server.ID), Activity: s.activity.reports[server.ID]})
 		if servers[i].Weight > 0 { // what load balancers report may be older
 			servers[i].Start = s.starts.at(now, server.ID)
 		}

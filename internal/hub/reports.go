@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode"
 
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/ballast-lb/ballast/internal/api"
@@ -66,12 +67,20 @@ func loadFromProto(report *ballastv1.LoadReport) *engine.Load {
 
 // ServersToProto returns what an engine knows of servers in the form of the fleet API.
 func ServersToProto(servers []engine.ServerStatus) (list []*ballastv1.ServerStatus) {
+	now := time.Now()
+	age := func(reported time.Time) *durationpb.Duration {
+		if reported.IsZero() {
+			return nil
+		}
+		return durationpb.New(max(now.Sub(reported), 0))
+	}
 	for i := range servers {
 		s := &servers[i]
 		list = append(list, &ballastv1.ServerStatus{
 			Service: s.Service, Server: api.ServerToProto(&s.Server), Removed: s.Removed, Health: s.Health, HealthDetail: s.HealthDetail,
 			LoadSource: s.Source, Load: s.Load, Available: s.Available, Weight: uint32(s.Weight), Connections: s.Connections,
 			ConnectionsExact: s.Exact, Agent: s.Agent, Activity: s.Activity,
+			LoadAge: age(s.At), WeightAge: age(s.Weighed), HealthAge: age(s.HealthReported), Kept: s.Kept,
 		})
 		if s.Start.Tenths > 0 {
 			list[i].SlowStart, list[i].WholeAt = s.Start.Part(), timestamppb.New(s.Start.Whole)

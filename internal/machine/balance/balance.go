@@ -74,6 +74,7 @@ type Service struct {
 	seenAt    time.Time         // when a load balancer last reported anything
 	begun     map[string]*begun // by load balancer
 	weights   map[uint16]uint16 // as last decided; nil: the policy does not follow load
+	weighed   time.Time         // when they were
 	interval  time.Duration     // of load, as of the last decision
 	sweptAt   time.Time
 }

@@ -336,3 +336,27 @@ func BenchmarkWeighThousandServers(b *testing.B) {
 		}
 	}
 }
+
+// Promise: A load has the time when it was told, which stands still while reports are lost, until another source or none is left.
+func TestLoadsHaveTheTimeWhenTheyWereTold(t *testing.T) {
+	var s Service
+	svc := newService(model.DispatchAWFD, model.LoadConnections, 2)
+	told := start.Add(time.Second)
+	s.Report(told, 1, queue(5))
+	s.Weigh(told, svc)
+	within := told.Add(900 * time.Millisecond) // all reports since are lost
+	s.Seen(within, "lb1", 1, Seen{Connections: 9})
+	if have := statusOf(&s, within, svc, 1); have.Source != "connections" || !have.At.Equal(told) || have.Kept != 1 {
+		t.Errorf("%+v, told at %v", have, told)
+	}
+	if have := statusOf(&s, within, svc, 1); !have.Weighed.Equal(told) {
+		t.Errorf("decided at %v, not %v", have.Weighed, told)
+	}
+	later := told.Add(1500 * time.Millisecond)
+	if have := statusOf(&s, later, svc, 1); have.Source != "estimate" || !have.At.Equal(within) {
+		t.Errorf("%+v, seen at %v", have, within)
+	}
+	if have := statusOf(&s, later.Add(time.Minute), svc, 1); have.Source != "" || !have.At.IsZero() {
+		t.Errorf("all are silent: %+v", have)
+	}
+}

@@ -10,13 +10,16 @@ import (
 
 // Status is what is known of one server.
 type Status struct {
-	Source      string  // of Load: connections, cpu, endpoint, estimate; empty: nothing is known
-	Load        float64 // requests, or the part of the CPU in use
-	Available   float64 // capacity that is left, in the same unit, after the penalty for failures
-	Weight      uint16  // as last decided; where the policy does not follow load, the configured one
-	Connections *uint64 // that live; nil: nobody can tell
-	Exact       bool    // the agent counted Connections; otherwise the load balancers estimate them
-	Dispatched  uint64  // connections, since load balancers were heard of first
+	Source      string    // of Load: connections, cpu, endpoint, estimate; empty: nothing is known
+	Load        float64   // requests, or the part of the CPU in use
+	At          time.Time // when Load was told
+	Available   float64   // capacity that is left, in the same unit, after the penalty for failures
+	Kept        float64   // part of the capacity that failures of late leave, up to 1
+	Weighed     time.Time // when Weight was decided; zero: it is the configured one
+	Weight      uint16    // as last decided; where the policy does not follow load, the configured one
+	Connections *uint64   // that live; nil: nobody can tell
+	Exact       bool      // the agent counted Connections; otherwise the load balancers estimate them
+	Dispatched  uint64    // connections, since load balancers were heard of first
 }
 
 // Status returns what is known of a server, configured or removed. svc is what weights are made for: who is unhealthy takes no new
@@ -27,13 +30,13 @@ func (s *Service) Status(now time.Time, svc *model.Service, server *model.Server
 	if slices.ContainsFunc(svc.Servers, func(weighed model.Server) bool { return weighed.ID == id && weighed.TakesNew() }) {
 		status.Weight = server.Weight
 		if s.weights != nil {
-			status.Weight = s.weights[id]
+			status.Weight, status.Weighed = s.weights[id], s.weighed
 		}
 	}
 	for _, source := range sources(svc.Load.Source) {
 		if m := s.measure(now, svc, server, source); m.known {
-			status.Source, status.Load = source.String(), m.load
-			status.Available = available(svc, server, source, m.load, m.size) * s.penalty(now, id)
+			status.Source, status.Load, status.At, status.Kept = source.String(), m.load, m.at, s.penalty(now, id)
+			status.Available = available(svc, server, source, m.load, m.size) * status.Kept
 			break
 		}
 	}

@@ -39,7 +39,8 @@ func sources(wanted model.LoadSource) []model.LoadSource {
 // A measure is a server's load by one source: requests, or for cpu the part of the CPU in use.
 type measure struct {
 	load  float64
-	size  float64 // of the server: requests are compared per size, and so is what is left of the CPU
+	size  float64   // of the server: requests are compared per size, and so is what is left of the CPU
+	at    time.Time // when it was told; zero: it is not known
 	known bool
 }
 
@@ -64,11 +65,11 @@ func (s *Service) measure(now time.Time, svc *model.Service, server *model.Serve
 	switch source {
 	case model.LoadEndpoint:
 		if said(endpoint) && endpoint.HasQueue {
-			return measure{endpoint.MeanQueue, s.size(now, svc, server), true}
+			return measure{endpoint.MeanQueue, s.size(now, svc, server), endpoint.at, true}
 		}
 	case model.LoadConnections:
 		if said(agent) && agent.HasQueue {
-			return measure{agent.MeanQueue, s.size(now, svc, server), true}
+			return measure{agent.MeanQueue, s.size(now, svc, server), agent.at, true}
 		}
 	case model.LoadCPU:
 		teller := agent
@@ -76,15 +77,15 @@ func (s *Service) measure(now time.Time, svc *model.Service, server *model.Serve
 			teller = endpoint
 		}
 		if said(teller) && teller.HasCPU {
-			return measure{float64(teller.CPUPermille) / 1000, teller.CPUs, true}
+			return measure{float64(teller.CPUPermille) / 1000, teller.CPUs, teller.at, true}
 		}
 	case model.LoadEstimate:
 		if seen != nil && fresh(now, s.seenAt, time.Duration(svc.Load.Interval)) {
-			return measure{max(seen.open, 0), s.size(now, svc, server), true}
+			return measure{max(seen.open, 0), s.size(now, svc, server), s.seenAt, true}
 		}
 	case model.LoadPackets, model.LoadBytes:
 		if seen != nil && now.Sub(seen.seen) <= seenFor {
-			return measure{seen.rates.perSecond(now, s.rateHalfLife(), source), s.size(now, svc, server), true}
+			return measure{seen.rates.perSecond(now, s.rateHalfLife(), source), s.size(now, svc, server), seen.seen, true}
 		}
 	}
 	return measure{}
@@ -148,7 +149,7 @@ func (s *Service) Weigh(now time.Time, svc *model.Service) []model.Share {
 		shares = lcf.Weights(left)
 	}
 	slices.SortFunc(shares, func(a, b model.Share) int { return cmp.Compare(a.ID, b.ID) })
-	s.weights = make(map[uint16]uint16, len(shares))
+	s.weights, s.weighed = make(map[uint16]uint16, len(shares)), now
 	for _, share := range shares {
 		s.weights[share.ID] = share.Weight
 	}

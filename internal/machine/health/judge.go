@@ -65,6 +65,7 @@ type verdict struct {
 	added     bool      // down, because nobody has seen it yet
 	since     time.Time // of the state it is in
 	known     time.Time // when somebody with a say had last seen the server
+	reported  time.Time // when the newest was said of what that went by; zero: it is not known
 	lost      string    // why packets are lost, as its agent finds; empty: they are not
 	lostSince time.Time
 }
@@ -219,8 +220,11 @@ func (j *Judge) voters(now time.Time, assigned []string) (voters []string) {
 }
 
 func (j *Judge) judge(now time.Time, id uint16) verdict {
-	good, bad := 0, 0
+	good, bad, reported := 0, 0, time.Time{}
 	for _, lb := range j.seen.voters {
+		if at := j.views[id][lb].at; at.After(reported) {
+			reported = at
+		}
 		if v, ok := j.views[id][lb]; ok && v.Healthy {
 			good++
 		} else if ok {
@@ -241,7 +245,7 @@ func (j *Judge) judge(now time.Time, id uint16) verdict {
 	if down != v.down || v.since.IsZero() {
 		v.down, v.since = down, now
 	}
-	v.known, v.added = now, false
+	v.known, v.reported, v.added = now, reported, false
 	return v
 }
 
@@ -270,6 +274,9 @@ func (j *Judge) DownSince(id uint16) time.Time {
 	}
 	return time.Time{}
 }
+
+// Reported is when a load balancer with a say last reported how it sees the server; zero: nobody has, as far as is known here.
+func (j *Judge) Reported(id uint16) time.Time { return j.verdicts[id].reported }
 
 // Status tells the state of a server as of the last Down, and for people why.
 func (j *Judge) Status(id uint16) (state, detail string) {

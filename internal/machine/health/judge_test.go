@@ -363,3 +363,25 @@ func TestAJudgeThatTakesOverWaitsForNobodyWhoWasNotDown(t *testing.T) {
 	wantDown(t, j, start, svc, 3)
 	wantState(t, j, 1, Unknown)
 }
+
+// Promise: What is known of a server's health has the time of the newest word about it, which stands still while words are lost.
+func TestHealthHasTheTimeOfTheNewestWord(t *testing.T) {
+	j, svc := &Judge{}, service(model.AllDownKeep, 1)
+	wantDown(t, j, start, svc)
+	if have := j.Reported(1); !have.IsZero() {
+		t.Errorf("nobody has said anything, and it was told at %v", have)
+	}
+	say(j, start, true, 1)
+	j.Report(start.Add(time.Second), "lb2", 1, View{Healthy: true})
+	for _, after := range []time.Duration{time.Second, 10 * time.Second, ViewLife + 500*time.Millisecond} { // no word since
+		wantDown(t, j, start.Add(after), svc)
+		if have := j.Reported(1); !have.Equal(start.Add(time.Second)) {
+			t.Errorf("after %v it was told at %v", after, have)
+		}
+	}
+	wantDown(t, j, start.Add(3*ViewLife), svc)
+	wantState(t, j, 1, Unknown)
+	if have := j.Reported(1); !have.IsZero() {
+		t.Errorf("unknown, and told at %v", have)
+	}
+}

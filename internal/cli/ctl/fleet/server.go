@@ -13,6 +13,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
+	"github.com/ballast-lb/ballast/internal/api/factors"
 	"github.com/ballast-lb/ballast/internal/cli/command"
 	"github.com/ballast-lb/ballast/internal/cli/ctl/ask"
 	"github.com/ballast-lb/ballast/internal/model"
@@ -23,20 +24,21 @@ import (
 type serverRow struct {
 	Service string `json:"service"`
 	model.Server
-	Removed      bool        `json:"removed,omitempty"`
-	Health       string      `json:"health"` // healthy, unhealthy, unknown, unchecked
-	HealthDetail string      `json:"health_detail,omitempty"`
-	LoadSource   string      `json:"load_source,omitempty"`
-	Load         float64     `json:"load"`
-	Available    float64     `json:"available"`
-	WeightNow    uint32      `json:"weight_now"`
-	Live         *uint64     `json:"connections"` // null: nobody can tell
-	LiveExact    bool        `json:"connections_exact"`
-	Agent        string      `json:"agent,omitempty"` // connected, none
-	SlowStart    *slowStart  `json:"slow_start,omitempty"`
-	Counted      *serverSeen `json:"counted,omitempty"`
-	Source       *sourceRow  `json:"source,omitempty"`
-	Lost         []string    `json:"lost_load_balancers,omitempty"` // that may still send to it: weight_now and an estimate say nothing of them
+	Removed      bool             `json:"removed,omitempty"`
+	Health       string           `json:"health"` // healthy, unhealthy, unknown, unchecked
+	HealthDetail string           `json:"health_detail,omitempty"`
+	LoadSource   string           `json:"load_source,omitempty"`
+	Load         float64          `json:"load"`
+	Available    float64          `json:"available"`
+	WeightNow    uint32           `json:"weight_now"`
+	Live         *uint64          `json:"connections"` // null: nobody can tell
+	LiveExact    bool             `json:"connections_exact"`
+	Agent        string           `json:"agent,omitempty"` // connected, none
+	SlowStart    *slowStart       `json:"slow_start,omitempty"`
+	Counted      *serverSeen      `json:"counted,omitempty"`
+	Source       *sourceRow       `json:"source,omitempty"`
+	Factors      []factors.Factor `json:"factors,omitempty"`             // of show: why it gets what it gets
+	Lost         []string         `json:"lost_load_balancers,omitempty"` // that may still send to it: weight_now and an estimate say nothing of them
 }
 
 // slowStart is how far a server has come that starts.
@@ -59,15 +61,16 @@ func ListServers(c *ask.Control) *cobra.Command {
 	return command.Listing(&cobra.Command{
 		Use: "list [SERVICE]", Short: "List servers with health, load, weight and live connections",
 	}, c.Output, func(cmd *cobra.Command, args []string) ([]serverRow, error) {
-		return serverRows(c, cmd, strings.Join(args, ""))
+		rows, _, err := serverRows(c, cmd, strings.Join(args, ""))
+		return rows, err
 	}, printServers)
 }
 
 // showServer makes `ballast ctl server show`.
 func showServer(c *ask.Control) *cobra.Command {
-	return command.Listing(&cobra.Command{Use: "show SERVICE SERVER", Short: "Show everything known about a server"}, c.Output,
+	return command.Listing(&cobra.Command{Use: "show SERVICE SERVER", Short: "Show everything known about a server, and why it gets what it gets"}, c.Output,
 		func(cmd *cobra.Command, args []string) (*serverRow, error) {
-			rows, err := serverRows(c, cmd, args[0])
+			rows, answer, err := serverRows(c, cmd, args[0])
 			if err != nil {
 				return nil, err
 			}
@@ -76,19 +79,29 @@ func showServer(c *ask.Control) *cobra.Command {
 			if at < 0 {
 				return nil, command.NotFound("service %s has no server %q: see `ballast ctl server list`", args[0], args[1])
 			}
-			return &rows[at], nil
-		}, command.One(func(table *command.Table, r *serverRow) { printServers(table, []serverRow{*r}) }))
+			fleet, err := fleetAt(c, cmd, 0)
+			if service := fleet.Service(rows[at].Service); service != nil {
+				known := factors.Known{Service: service, Servers: answer.Servers, Lost: answer.Lost, Now: time.Now()}
+				rows[at].Factors = known.Of(answer.Servers[at])
+			}
+			return &rows[at], err
+		}, command.One(func(table *command.Table, r *serverRow) {
+			printServers(table, []serverRow{*r})
+			for _, factor := range r.Factors {
+				table.Line("%s: %s", factor.Name, factor.Text)
+			}
+		}))
 }
 
-// serverRows asks for everything, and a load balancer of this machine for what it counted.
-func serverRows(c *ask.Control, cmd *cobra.Command, service string) ([]serverRow, error) {
+// serverRows asks for everything, and a load balancer of this machine for what it counted. Rows are of the servers of the answer, in their order.
+func serverRows(c *ask.Control, cmd *cobra.Command, service string) ([]serverRow, *ballastv1.ListServersResponse, error) {
 	answer, err := ask.Fleet(c, cmd, ballastv1connect.FleetClient.ListServers, &ballastv1.ListServersRequest{Service: service})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	counted, err := countedHere(cmd.Context(), c)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	type key struct {
 		service string
@@ -109,7 +122,7 @@ func serverRows(c *ask.Control, cmd *cobra.Command, service string) ([]serverRow
 	for _, status := range answer.Servers {
 		server, err := api.ServerFromProto(status.Server)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		rows = append(rows, serverRow{Service: status.Service, Server: server, Removed: status.Removed, Health: status.Health,
 			HealthDetail: status.HealthDetail, LoadSource: status.LoadSource, Load: status.Load, Available: status.Available, WeightNow: status.Weight,
@@ -119,7 +132,7 @@ func serverRows(c *ask.Control, cmd *cobra.Command, service string) ([]serverRow
 			rows[len(rows)-1].SlowStart = &slowStart{status.SlowStart, status.WholeAt.AsTime()}
 		}
 	}
-	return rows, nil
+	return rows, answer, nil
 }
 
 func printServers(table *command.Table, rows []serverRow) {

@@ -1,4 +1,4 @@
-// The topic of questions about packets, which load balancers answer.
+// The topic of questions about packets, made-up ones and those that come, which load balancers answer.
 package hub
 
 import (
@@ -28,7 +28,7 @@ type questions struct {
 
 type openQuestion struct {
 	asked   map[*subscriber]string // who has not answered -> what is said of it then
-	answers []*ballastv1.Explanation
+	answers []*ballastv1.Explained
 	done    chan struct{}
 }
 
@@ -45,7 +45,7 @@ func (q *questions) join(s *subscriber) {
 func (q *questions) leave(s *subscriber) {
 	delete(q.of, s)
 	for _, open := range q.open {
-		open.take(s, &ballastv1.Explanation{Error: "its connection to this controller ended before it answered"})
+		open.take(s, silent("its connection to this controller ended before it answered"))
 	}
 }
 
@@ -59,9 +59,9 @@ func (q *questions) next(s *subscriber) *frame {
 }
 
 // ask asks all load balancers that are connected. Numbers are drawn: an answer to an earlier controller's question is none to this one's.
-func (q *questions) ask(packet *ballastv1.MadeUpPacket) (number uint64, open *openQuestion) {
-	number, open = rand.Uint64(), &openQuestion{asked: map[*subscriber]string{}, done: make(chan struct{})}
-	question := &ballastv1.Question{Number: number, Packet: packet}
+func (q *questions) ask(question *ballastv1.Question) (open *openQuestion) {
+	question.Number = rand.Uint64()
+	open = &openQuestion{asked: map[*subscriber]string{}, done: make(chan struct{})}
 	for s := range q.of {
 		open.asked[s] = "does not answer within " + questionTime.String() + ": is it of an older version?"
 		q.of[s] = append(q.of[s], question)
@@ -70,17 +70,20 @@ func (q *questions) ask(packet *ballastv1.MadeUpPacket) (number uint64, open *op
 	if len(open.asked) == 0 {
 		close(open.done)
 	}
-	q.open[number] = open
-	return number, open
+	q.open[question.Number] = open
+	return open
 }
 
 // take takes what is said of or by a load balancer that was asked.
-func (o *openQuestion) take(s *subscriber, answer *ballastv1.Explanation) {
-	if _, waits := o.asked[s]; !waits || answer == nil {
+func (o *openQuestion) take(s *subscriber, answer *ballastv1.Explained) {
+	if _, waits := o.asked[s]; !waits || answer.Explanation == nil && answer.Sample == nil {
 		return
 	}
 	delete(o.asked, s)
-	answer.Node = s.identity.Name // whatever it says
+	if answer.Explanation == nil {
+		answer.Explanation = &ballastv1.Explanation{}
+	}
+	answer.Explanation.Node = s.identity.Name // whatever it says
 	o.answers = append(o.answers, answer)
 	if len(o.asked) == 0 {
 		close(o.done)
@@ -88,14 +91,19 @@ func (o *openQuestion) take(s *subscriber, answer *ballastv1.Explanation) {
 }
 
 // give ends a question: those that have not answered are named.
-func (q *questions) give(number uint64) []*ballastv1.Explanation {
+func (q *questions) give(number uint64) []*ballastv1.Explained {
 	open := q.open[number]
 	delete(q.open, number)
 	for s, why := range open.asked {
 		q.of[s] = slices.DeleteFunc(q.of[s], func(waiting *ballastv1.Question) bool { return waiting.Number == number })
-		open.take(s, &ballastv1.Explanation{Error: why})
+		open.take(s, silent(why))
 	}
 	return open.answers
+}
+
+// silent is the answer of a load balancer that gives none.
+func silent(why string) *ballastv1.Explained {
+	return &ballastv1.Explained{Explanation: &ballastv1.Explanation{Error: why}}
 }
 
 // explained takes the answer of a load balancer.
@@ -103,19 +111,38 @@ func (t *Topics) explained(s *subscriber, answer *ballastv1.Explained) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
 	if open := t.questions.open[answer.Number]; open != nil {
-		open.take(s, legibleExplanation(answer.Explanation))
+		open.take(s, &ballastv1.Explained{Explanation: legibleExplanation(answer.Explanation), Sample: legibleSample(answer.Sample)})
 	}
 }
 
 // Explain asks all load balancers that are connected what would become of a packet, and waits for their answers.
-func (n *Nodes) Explain(ctx context.Context, packet *ballastv1.MadeUpPacket) ([]*ballastv1.Explanation, error) {
-	t := n.topics
+func (n *Nodes) Explain(ctx context.Context, packet *ballastv1.MadeUpPacket) (list []*ballastv1.Explanation, err error) {
+	answers, err := n.topics.askAll(ctx, &ballastv1.Question{Packet: packet})
+	for _, answer := range answers {
+		list = append(list, answer.Explanation)
+	}
+	return list, err
+}
+
+// Sample asks all load balancers that are connected whose packets are most. Explanation names the node and, without a sample, says why there is none.
+func (n *Nodes) Sample(ctx context.Context) ([]*ballastv1.Explained, error) {
+	answers, err := n.topics.askAll(ctx, &ballastv1.Question{Sample: true})
+	for _, answer := range answers {
+		if answer.Sample == nil && answer.Explanation.Error == "" {
+			answer.Explanation.Error = "it answered without a sample"
+		}
+	}
+	return answers, err
+}
+
+// askAll asks all load balancers that are connected, and waits for their answers.
+func (t *Topics) askAll(ctx context.Context, question *ballastv1.Question) ([]*ballastv1.Explained, error) {
 	t.mutex.Lock()
 	if len(t.questions.open) >= questionsMost {
 		t.mutex.Unlock()
 		return nil, connect.NewError(connect.CodeResourceExhausted, errors.New("others ask about packets just now: ask again in a few seconds"))
 	}
-	number, open := t.questions.ask(packet)
+	open := t.questions.ask(question)
 	t.mutex.Unlock()
 	patience := time.NewTimer(questionTime)
 	defer patience.Stop()
@@ -126,7 +153,7 @@ func (n *Nodes) Explain(ctx context.Context, packet *ballastv1.MadeUpPacket) ([]
 	}
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
-	return t.questions.give(number), ctx.Err()
+	return t.questions.give(question.Number), ctx.Err()
 }
 
 // legibleExplanation shortens what a node says, and keeps it from doing anything to a terminal; nil: it says nothing.
@@ -150,4 +177,26 @@ func legibleExplanation(e *ballastv1.Explanation) *ballastv1.Explanation {
 		}
 	}
 	return e
+}
+
+// legibleSample does the same of a sample. What cannot be is 0.
+func legibleSample(s *ballastv1.Sample) *ballastv1.Sample {
+	if s == nil {
+		return nil
+	}
+	within := func(value *float64, most float64) {
+		if !(*value >= 0 && *value <= most) {
+			*value = 0
+		}
+	}
+	within(&s.Seconds, questionTime.Seconds())
+	for _, list := range []*[]*ballastv1.SampleShare{&s.Clients, &s.Servers} {
+		*list = (*list)[:min(len(*list), answerList)]
+		for _, share := range *list {
+			share.Name = legible(share.Name)
+			within(&share.Share, 1)
+			within(&share.Error, 1)
+		}
+	}
+	return s
 }

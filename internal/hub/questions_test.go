@@ -2,6 +2,7 @@ package hub
 
 import (
 	"context"
+	"math"
 	"strings"
 	"testing"
 
@@ -103,11 +104,12 @@ func TestQuestionsThatAreGivenUpAreForgotten(t *testing.T) {
 		s.wake = make(chan struct{}, 1)
 		q.join(s)
 	}
-	first, _ := q.ask(nil)
-	second, _ := q.ask(nil)
+	first, second := &ballastv1.Question{}, &ballastv1.Question{}
+	q.ask(first)
+	q.ask(second)
 	q.leave(gone)
-	q.give(first)
-	if waiting := q.of[lb]; len(waiting) != 1 || waiting[0].Number != second || len(q.of) != 1 {
+	q.give(first.Number)
+	if waiting := q.of[lb]; len(waiting) != 1 || waiting[0].Number != second.Number || len(q.of) != 1 {
 		t.Errorf("waiting are %v", q.of)
 	}
 }
@@ -124,5 +126,46 @@ func TestQuestionsAreBounded(t *testing.T) {
 	}
 	if _, err := hub.Nodes.Explain(t.Context(), nil); connect.CodeOf(err) != connect.CodeResourceExhausted {
 		t.Errorf("one more: %v", err)
+	}
+}
+
+// Promise: A load balancer that is asked for a sample speaks for itself, once; what it says that cannot be is not believed, and one that knows no samples
+// is named with what it says.
+func TestSamplesAreOfWhoWasAskedAndOfNumbersThatCanBe(t *testing.T) {
+	ca, hub := fleettest.NewAuthority(t), testHub(t, nil)
+	address, _ := serveHub(t, hub, ca.Issue(pki.Controller, "c1"))
+	hub.Topics.SetState(fleettest.View(1, fleettest.Service("web", 1)))
+	lb1, lb2 := fleettest.Join(t, address, ca.Issue(pki.LB, "lb1")), fleettest.Join(t, address, ca.Issue(pki.LB, "lb2"))
+	lb1.State()
+	lb2.State()
+	answers := make(chan []*ballastv1.Explained, 1)
+	go func() {
+		list, _ := hub.Nodes.Sample(t.Context())
+		answers <- list
+	}()
+	first, second := question(lb1), question(lb2)
+	if !first.Sample || first.Packet != nil {
+		t.Fatalf("asked %v", first)
+	}
+	sampled := func(number uint64, s *ballastv1.Sample) *ballastv1.FromNode {
+		return &ballastv1.FromNode{Message: &ballastv1.FromNode_Explained{Explained: &ballastv1.Explained{Number: number, Sample: s}}}
+	}
+	fleettest.Require(t, lb1.Send(sampled(first.Number+1, &ballastv1.Sample{Packets: 1}))) // of another question
+	shares := make([]*ballastv1.SampleShare, 10_000)
+	for i := range shares {
+		shares[i] = &ballastv1.SampleShare{Name: "\x1b[2J", Share: math.NaN(), Error: -1}
+	}
+	fleettest.Require(t, lb1.Send(sampled(first.Number, &ballastv1.Sample{Packets: 2, Seconds: math.Inf(1), Clients: shares})))
+	fleettest.Require(t, lb1.Send(sampled(first.Number, &ballastv1.Sample{Packets: 3}))) // again
+	fleettest.Require(t, lb2.Send(explained(second.Number, &ballastv1.Explanation{Node: "lb1", Error: "give ADDRESS:PORT"})))
+	of := map[string]*ballastv1.Explained{}
+	for _, a := range <-answers {
+		of[a.Explanation.Node] = a
+	}
+	if s := of["lb1"].GetSample(); s.GetPackets() != 2 || s.Seconds != 0 || len(s.Clients) != answerList || s.Clients[0].Share != 0 || s.Clients[0].Error != 0 || s.Clients[0].Name != " [2J" {
+		t.Errorf("lb1 said %v", of["lb1"])
+	}
+	if a := of["lb2"]; a.GetSample() != nil || a.GetExplanation().GetError() != "give ADDRESS:PORT" {
+		t.Errorf("lb2 said %v", a)
 	}
 }

@@ -44,8 +44,19 @@ func (r remote) newClient() *nodeclient.Client {
 
 // onQuestion answers the controller that asks, and no other.
 func (r remote) onQuestion(controller string, q *ballastv1.Question) {
-	r.explainer.Ask(q, func(answer *ballastv1.Explained) {
+	give := func(answer *ballastv1.Explained) {
 		r.controllers.Answer(controller, &ballastv1.FromNode{Message: &ballastv1.FromNode_Explained{Explained: answer}})
+	}
+	if !q.Sample {
+		r.explainer.Ask(q, give)
+		return
+	}
+	r.tracer.Ask(func(sample *ballastv1.Sample, err error) {
+		answer := &ballastv1.Explained{Number: q.Number, Sample: sample}
+		if err != nil {
+			answer.Explanation = &ballastv1.Explanation{Error: err.Error()}
+		}
+		give(answer)
 	})
 }
 

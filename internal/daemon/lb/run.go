@@ -223,7 +223,7 @@ func (lb *lifecycle) start(interfaces []*net.Interface, flows *flowlog.Log) erro
 	}
 	lb.sweeper = sweeper.New(sweeper.Options{Tables: lb.tables, Flows: flows, Save: lb.saveState, Log: lb.log})
 	lb.synProxy = synproxy.New(lb.tables, lb.log)
-	lb.tracer = &tracing.Tracer{Tables: lb.tables, Log: lb.log}
+	lb.tracer = tracing.New(lb.tables, lb.log)
 	lb.explainer = explain.New(lb.name, lb.tables, lb.programs.devices)
 	lb.programs.attachments.Hooks = lb.tables.Path()
 	lb.programs.exits.Hooks, lb.programs.exits.Log = lb.tables.Path(), lb.log
@@ -272,6 +272,7 @@ func (lb *lifecycle) run(ctx context.Context, listener net.Listener, undo func()
 	running.Go(func() { lb.l2.Run(ctx) })
 	running.Go(func() { lb.liveness.Run(ctx) })
 	running.Go(func() { lb.explainer.Run(ctx) })
+	running.Go(func() { lb.tracer.Run(ctx) })
 	running.Go(func() { lb.synProxy.Run(ctx) })
 	running.Go(func() { readiness.Log(ctx, lb.log, observer{lb.changes}.notReady) })
 	if lb.credentials != nil {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/dataplane"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/report"
 	"github.com/ballast-lb/ballast/internal/linux/lb"
@@ -29,6 +30,9 @@ const (
 	sampledRateMost = 2000
 )
 
+// waiting is how many controllers may wait for a sample.
+const waiting = 4
+
 // lookTime is how long packets are counted to choose the first sample.
 const lookTime = 100 * time.Millisecond
 
@@ -36,15 +40,24 @@ var _ [api.TraceHeadersMost]byte = [lb.TraceHead]byte{}
 
 // Tracer has the one trace that may run. All methods are safe for concurrent use.
 type Tracer struct {
-	Tables *dataplane.Tables
-	Log    *slog.Logger
+	tables *dataplane.Tables
+	log    *slog.Logger
 
+	asked      chan func(*ballastv1.Sample, error) // see Ask
 	mutex      sync.Mutex
 	trace      *lb.Trace // nil: none runs
 	suppressed uint32    // since the event before
 	sample     sample
 	seen       uint32 // events since the last refill
 	reader     *reader
+	yields     chan struct{} // not nil: the trace gives way to others, and then this is closed
+
+	shares shares
+}
+
+// New returns a tracer.
+func New(tables *dataplane.Tables, log *slog.Logger) *Tracer {
+	return &Tracer{tables: tables, log: log, asked: make(chan func(*ballastv1.Sample, error), waiting)}
 }
 
 // Refill lets so many events come as may in a second, and adjusts a sample: it is to be called once in each.
@@ -55,14 +68,14 @@ func (t *Tracer) Refill() {
 		return
 	}
 	if now := time.Now(); t.reader.stands(now) {
-		t.Log.Warn("trace ended: its reader has read nothing for a while: is it stopped, or its terminal?", "seconds", patience.Seconds())
+		t.log.Warn("trace ended: its reader has read nothing for a while: is it stopped, or its terminal?", "seconds", patience.Seconds())
 		t.trace.Close()
 		t.reader.socket.SetWriteDeadline(now)
 		return
 	}
 	suppressed, err := t.trace.Allow(t.sample.events())
 	if err != nil {
-		t.Log.Error("trace not continued", "error", err)
+		t.log.Error("trace not continued", "error", err)
 		return
 	}
 	t.suppressed += suppressed
@@ -71,7 +84,7 @@ func (t *Tracer) Refill() {
 	t.seen = 0
 	if t.sample != before {
 		if err := t.trace.Sample(t.sample.oneOf); err != nil {
-			t.Log.Error("trace's sample not adjusted", "error", err)
+			t.log.Error("trace's sample not adjusted", "error", err)
 		}
 	}
 }
@@ -82,7 +95,7 @@ func (t *Tracer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var trace *lb.Trace
 	reader := newReader(api.SocketOf(r.Context()))
 	if err == nil {
-		trace, err = t.begin(filter, sample, reader)
+		trace, err = t.begin(filter, sample, reader, nil)
 	}
 	if err != nil {
 		w.WriteHeader(http.StatusBadRequest)
@@ -107,7 +120,7 @@ func (t *Tracer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		if err != nil {
-			t.Log.Error("trace ended", "error", err)
+			t.log.Error("trace ended", "error", err)
 			return
 		}
 		shown := t.explain(event, names, outcomes)
@@ -128,18 +141,26 @@ func (t *Tracer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (t *Tracer) begin(filter lb.TraceFilter, sample sample, reader *reader) (*lb.Trace, error) {
+// begin begins a trace. yields is not nil if it gives way to others; it is closed when that trace has ended.
+func (t *Tracer) begin(filter lb.TraceFilter, sample sample, reader *reader, yields chan struct{}) (*lb.Trace, error) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
+	for t.yields != nil {
+		before := t.yields
+		t.trace.Close()
+		t.mutex.Unlock()
+		<-before
+		t.mutex.Lock()
+	}
 	if t.trace != nil {
 		return nil, errors.New("a trace is running already: end it first; one whose reader is stopped ends by itself within seconds")
 	}
 	filter.OneOf = sample.oneOf
-	trace, err := t.Tables.Path().StartTrace(filter)
+	trace, err := t.tables.Path().StartTrace(filter)
 	if err != nil {
 		return nil, err
 	}
-	t.trace, t.suppressed, t.seen, t.sample, t.reader = trace, 0, 0, sample, reader
+	t.trace, t.suppressed, t.seen, t.sample, t.reader, t.yields = trace, 0, 0, sample, reader, yields
 	_, err = trace.Allow(sample.events())
 	return trace, err
 }
@@ -148,13 +169,16 @@ func (t *Tracer) end() {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
 	t.trace.Close()
-	t.trace = nil
+	if t.trace = nil; t.yields != nil {
+		close(t.yields)
+		t.yields = nil
+	}
 }
 
 func (t *Tracer) filter(r *http.Request) (filter lb.TraceFilter, sample sample, err error) {
 	query := r.URL.Query()
 	if name := query.Get("service"); name != "" {
-		place, ok := t.Tables.Now().Places[name]
+		place, ok := t.tables.Now().Places[name]
 		if !ok {
 			return filter, sample, fmt.Errorf("there is no service %q: see `ballast ctl service list`", name)
 		}
@@ -182,13 +206,7 @@ func (t *Tracer) sampleOf(r *http.Request) (sample, error) {
 	case "":
 		return sample{}, nil
 	case api.TraceSampleAuto:
-		before, err := t.packets()
-		if err != nil {
-			return sample{}, err
-		}
-		time.Sleep(lookTime)
-		after, err := t.packets()
-		return sampleFor(after-min(before, after), lookTime), err
+		return t.fitting()
 	default:
 		oneOf, err := strconv.ParseUint(text, 10, 32)
 		if err != nil || oneOf == 0 {
@@ -198,9 +216,20 @@ func (t *Tracer) sampleOf(r *http.Request) (sample, error) {
 	}
 }
 
+// fitting is a sample of as many events as may come.
+func (t *Tracer) fitting() (sample, error) {
+	before, err := t.packets()
+	if err != nil {
+		return sample{}, err
+	}
+	time.Sleep(lookTime)
+	after, err := t.packets()
+	return sampleFor(after-min(before, after), lookTime), err
+}
+
 // packets is how many have come so far.
 func (t *Tracer) packets() (sum uint64, err error) {
-	counters, err := report.Counters(t.Tables.Now())
+	counters, err := report.Counters(t.tables.Now())
 	for _, packets := range counters.Counters {
 		sum += packets
 	}
@@ -224,7 +253,7 @@ func (t *Tracer) explain(e lb.TraceEvent, verdicts, outcomes []string) api.Trace
 	out.Suppressed, t.suppressed = t.suppressed, 0
 	t.seen++
 	t.mutex.Unlock()
-	now := t.Tables.Now()
+	now := t.tables.Now()
 	for name, place := range now.Places {
 		if e.Service == 0 || place.Number != e.Service {
 			continue

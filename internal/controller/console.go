@@ -4,9 +4,15 @@ package controller
 import (
 	"context"
 	"net"
+	"slices"
+	"strings"
+	"time"
 
+	"github.com/ballast-lb/ballast/internal/controller/desired"
 	"github.com/ballast-lb/ballast/internal/daemon/console"
 	"github.com/ballast-lb/ballast/internal/hub"
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
+	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
@@ -35,10 +41,15 @@ func (p consolePage) close() {
 	}
 }
 
+// source is what the console shows.
+func (c *controller) source() console.Source {
+	return console.Source{View: c.view, Diff: c.diff, Sample: c.sample}
+}
+
 // view is what is known here, whether or not the store confirms it: the nodes' problems say if it cannot be reached.
 func (c *controller) view(ctx context.Context) console.View {
 	v := console.View{Role: string(pki.Controller), Name: c.name, Version: c.version}
-	fleet, revision, err := c.mirror.Fleet()
+	running, revision, err := c.mirror.Fleet()
 	if err == nil {
 		v.Nodes, err = c.fleet.Nodes(ctx)
 	}
@@ -57,8 +68,41 @@ func (c *controller) view(ctx context.Context) console.View {
 		v.Servers = append(v.Servers, console.Server{ServerStatus: s, Dispatched: servers[i].Dispatched})
 		dispatched[s.Service] += servers[i].Dispatched
 	}
-	for _, s := range fleet.Services {
+	for _, s := range running.Services {
 		v.Services = append(v.Services, console.Service{Service: s, Dispatched: dispatched[s.Name]})
 	}
 	return v
+}
+
+// diff is what changed from one revision to another, as this controller knows both; 0: now.
+func (c *controller) diff(_ context.Context, from, to uint64) ([]string, error) {
+	now := c.mirror.Now()
+	if now == nil {
+		return nil, desired.ErrUnknown
+	}
+	var fleets [2]model.Fleet
+	for i, revision := range []uint64{from, to} {
+		if revision == 0 {
+			fleets[i] = fleet.OfPeople(now.Fleet())
+			continue
+		}
+		var err error
+		if fleets[i], err = now.FleetAt(revision, time.Now()); err != nil {
+			return nil, err
+		}
+	}
+	return fleet.Diff(fleets[0], fleets[1]), nil
+}
+
+// sample asks all load balancers; those that are not connected are missing.
+func (c *controller) sample(ctx context.Context) (found []console.Sampled, err error) {
+	answers, err := c.hub.Nodes.Sample(ctx)
+	for _, a := range answers {
+		found = append(found, console.Sampled{Node: a.Explanation.Node, Missing: a.Explanation.Error, Sample: a.Sample})
+	}
+	for _, name := range c.fleet.LostLoadBalancers() {
+		found = append(found, console.Sampled{Node: name, Missing: "is not connected to this controller"})
+	}
+	slices.SortStableFunc(found, func(a, b console.Sampled) int { return strings.Compare(a.Node, b.Node) })
+	return found, err
 }

@@ -4,13 +4,17 @@ import (
 	"bufio"
 	"encoding/base64"
 	"encoding/hex"
+	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
 	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/pki"
 	"github.com/ballast-lb/ballast/internal/store/storetest"
@@ -51,6 +55,29 @@ func TestTheConsoleOfAControllerShowsChangesAndNoKeys(t *testing.T) {
 	_, err = operator.DrainServer(t.Context(), &ballastv1.DrainServerRequest{Service: "web", Server: "s2"})
 	fleettest.Require(t, err)
 	awaitText(`"state":"draining"`, "server s2: state active")
+	transport := &http.Transport{TLSClientConfig: ca.Issue(pki.Ctl, "bob").Client()}
+	t.Cleanup(transport.CloseIdleConnections)
+	bob := ballastv1connect.NewFleetClient(&http.Client{Transport: transport}, "https://"+c.address, api.WithComment("<img src=x onerror=alert(1)>"))
+	_, err = bob.UndrainServer(t.Context(), &ballastv1.ServerRequest{Service: "web", Server: "s2"})
+	fleettest.Require(t, err)
+	awaitText(`"comment":"\u003cimg src=x onerror=alert(1)\u003e"`, `"by":"bob (ctl)"`, `"from":"127.0.0.1`)
+	changes, err := operator.ListChanges(t.Context(), &ballastv1.ListChangesRequest{})
+	fleettest.Require(t, err)
+	drained := changes.Changes[len(changes.Changes)-2]
+	for query, want := range map[string]string{
+		fmt.Sprintf("from=%d&to=0", drained.Revision): "server s2: state draining -> active", // as `ballast ctl fleet diff` says it
+		fmt.Sprintf("from=0&to=%d", drained.Revision): "server s2: state active -> draining", // and what a rollback would change
+		"from=0&to=0":  `{"changes":[]}`,
+		"from=1&to=99": "the history has no revision 1",
+	} {
+		answer, err := http.Get("http://" + address + "/diff?" + query)
+		fleettest.Require(t, err)
+		text, _ := io.ReadAll(answer.Body)
+		answer.Body.Close()
+		if !strings.Contains(string(text), strings.ReplaceAll(want, ">", `\u003e`)) || strings.Contains(string(text), "keys:") {
+			t.Errorf("%s: %s %s, want %q", query, answer.Status, text, want)
+		}
+	}
 }
 
 func TestAConsoleThatEverybodyCouldReachNeedsACertificateOrAToken(t *testing.T) {

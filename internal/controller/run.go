@@ -140,7 +140,7 @@ func (c *controller) run(ctx context.Context, ports *bootstrap.Ports, page conso
 	}
 	if page.console != nil {
 		running.Go(func() {
-			if err := page.console.Serve(ctx, page.listener, c.view); err != nil {
+			if err := page.console.Serve(ctx, page.listener, c.source()); err != nil {
 				cancel(err)
 			}
 		})

@@ -159,7 +159,7 @@ func TestScreenshots(t *testing.T) {
 	fleettest.Require(t, f.ctl("server", "drain", "mail", "mail-2", "--deadline", "10m"))
 	for _, scheme := range []string{"light", "dark"} {
 		b := open(t, f.page, scheme, 1280, 1000)
-		b.is(`document.querySelector("h1")?.textContent.includes("web-7 is unhealthy")`)
+		b.is(`document.querySelector("h1")?.textContent.includes("(web-7) fails health checks")`)
 		b.is(`document.querySelectorAll("canvas").length >= 5`)
 		b.is(`document.querySelector(".figures")?.textContent.includes("Load balancers ready3 of 3")`)
 		time.Sleep(time.Until(began.Add(40 * time.Second))) // until charts have something to show

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -44,7 +45,7 @@ func TestADrainIsSeenOnThePageWithinTwoSeconds(t *testing.T) {
 	fleettest.Require(t, f.ctl("server", "undrain", "web", "web-3"))
 	b.is("!" + rowOf("Servers that leave", "web-3"))
 	f.lbs[1].Stream.CloseRequest() // lb2 goes
-	b.is(`document.querySelector("h1")?.textContent.includes("load balancer lb2 is lost")`)
+	b.is(`document.querySelector("h1")?.textContent.includes("load balancer lb2: lost")`)
 	b.is(`document.title.startsWith("✕")`)
 	b.clean()
 }
@@ -73,7 +74,7 @@ func TestTheKeyboardReachesEverything(t *testing.T) {
 	reached := map[string]bool{}
 	const focused = `(() => { const e = document.activeElement; return e.id || e.getAttribute("aria-label") || e.labels?.[0]?.textContent.trim() || e.textContent.trim(); })()`
 	const visible = `(() => { const s = getComputedStyle(document.activeElement); return document.activeElement.matches(":focus-visible") && s.outlineStyle !== "none"; })()`
-	for range 80 {
+	for range 120 {
 		if b.do(chromedp.KeyEvent("\t")); ask[bool](b, `document.activeElement === document.body`) {
 			break // round the end
 		}
@@ -82,7 +83,7 @@ func TestTheKeyboardReachesEverything(t *testing.T) {
 			t.Errorf("%s has focus, and nothing shows it", at)
 		}
 	}
-	for _, wanted := range []string{"To the servers", "Dark colours", "web", "Servers", "Open", "Next", "Last changes, the newest first"} {
+	for _, wanted := range []string{"To the servers", "Dark colours", "web", "Servers", "Open", "web-1", "Next", "Take a sample", "Last changes, the newest first"} {
 		if !reached[wanted] {
 			t.Errorf("%q is not reached: %q", wanted, walked)
 		}
@@ -94,6 +95,72 @@ func TestTheKeyboardReachesEverything(t *testing.T) {
 	b.is(`document.querySelector("[aria-label=Servers] th[aria-sort=descending]")`)
 	b.do(chromedp.Evaluate[chromedp.Void](`document.querySelector("header button").focus()`), chromedp.KeyEvent(" "))
 	b.is(`document.documentElement.dataset.theme === "dark"`)
+	b.clean()
+}
+
+// Promise: The page shows of a change who made it, from where, why, its whole difference and the way back, which it does not go; and takes no text for markup.
+func TestThePageShowsDifferencesAndTheWayBack(t *testing.T) {
+	long(t)
+	servers := map[string]int{"web": 6}
+	f := startFleet(t)
+	f.join("lb1")
+	f.apply(servers)
+	f.live(servers, even, nil)
+	fleettest.Require(t, f.ctl("server", "drain", "web", "web-3", "--comment", markup))
+	b := open(t, f.page, "light", 1280, 900)
+	const newest = `document.querySelector(".changes > li")`
+	b.is(newest + `?.querySelector("q")?.textContent === ` + fmt.Sprintf("%q", markup))
+	b.is(newest + `.textContent.includes("from 127.0.0.1")`)
+	b.is(`document.querySelector(".changes > li:last-child").textContent.includes("No way back")`)
+	b.do(chromedp.Evaluate[chromedp.Void](newest+`.querySelector("summary").focus()`), chromedp.KeyEvent("\r"))
+	b.is(newest + `.querySelector("details").textContent.includes("server web-3: state active -> draining")`)
+	b.is(newest + `.querySelector("details").textContent.includes("server web-3: state draining -> active")`)
+	back := ask[string](b, newest+`.querySelector("code").textContent`)
+	fleettest.Require(t, f.ctl("server", "weight", "web", "web-1", "7"))
+	b.is(`document.querySelectorAll(".changes > li")[1].querySelector("details")?.textContent.includes("server web-1: weight 7 -> 1")`) // what it would undo now
+	fleettest.Require(t, f.ctl(append(strings.Fields(strings.TrimPrefix(back, "ballast ctl ")), "--yes")...))
+	b.is(rowOf("Servers", "web-3") + `.textContent.includes("active")`)
+	b.clean()
+}
+
+// Promise: The page says why a server gets what it gets, from the keyboard, and follows it.
+func TestThePageSaysWhyAServerGetsWhatItGets(t *testing.T) {
+	long(t)
+	servers := map[string]int{"web": 6}
+	f := startFleet(t)
+	f.join("lb1", "lb2")
+	f.apply(servers)
+	f.live(servers, even, nil)
+	b := open(t, f.page, "light", 1280, 900)
+	b.is(rowOf("Servers", "web-3"))
+	b.do(chromedp.Evaluate[chromedp.Void](rowOf("Servers", "web-3")+`.querySelector("button").focus()`), chromedp.KeyEvent("\r"))
+	const why = `document.querySelector(".why")`
+	b.is(why + `?.textContent.includes("1 of 6: about 16.7 % of new connections")`)
+	b.is(`document.activeElement.textContent.startsWith("Why web-3")`)
+	fleettest.Require(t, f.ctl("server", "drain", "web", "web-3"))
+	b.is(why + `.textContent.includes("draining: gets no new connections")`)
+	f.lbs[1].Stream.CloseRequest() // lb2 goes
+	b.is(why + `.textContent.includes("older figures: lb2")`)
+	b.do(chromedp.Evaluate[chromedp.Void](why+`.querySelector("button").focus()`), chromedp.KeyEvent("\r"))
+	b.is("!" + why)
+	b.clean()
+}
+
+// Promise: The page says whose packets are most when it is asked to, of whom that is not known, and why.
+func TestThePageTakesASampleWhenAsked(t *testing.T) {
+	long(t)
+	servers := map[string]int{"web": 2}
+	f := startFleet(t)
+	f.join("lb1", "lb2")
+	f.apply(servers)
+	f.live(servers, even, nil)
+	b := open(t, f.page, "light", 1280, 900)
+	b.is(rowOf("Servers", "web-1"))
+	b.is(`document.body.textContent.includes("Not known because nobody has asked")`)
+	b.do(chromedp.Evaluate[chromedp.Void](`[...document.querySelectorAll("button")].find((x) => x.textContent === "Take a sample").focus()`), chromedp.KeyEvent("\r"))
+	b.is(rowOf("Packets by client prefix", "203.0.113.0/24") + `?.textContent.includes("60.0 % ± 2.0 %")`)
+	b.is(rowOf("Packets by client prefix", "onerror"))
+	b.is(`document.body.textContent.includes("Of lb2 not known because a trace is running already")`)
 	b.clean()
 }
 
@@ -113,6 +180,10 @@ func TestThePageIsAccessible(t *testing.T) {
 		b := open(t, f.page, scheme, 1280, 900)
 		b.is(rowOf("Servers", "web-1"))
 		b.is(`document.querySelector("h1")?.textContent.includes("web-2")`)
+		b.do(chromedp.Evaluate[chromedp.Void](rowOf("Servers", "web-2") + `.querySelector("button").click()`))
+		b.do(chromedp.Evaluate[chromedp.Void](`[...document.querySelectorAll("button")].find((x) => x.textContent === "Take a sample").click()`))
+		b.do(chromedp.Evaluate[chromedp.Void](`document.querySelector(".changes summary").click()`))
+		b.is(`document.querySelector(".why dl") && document.querySelector(".changes code") && document.querySelector("[aria-label='Packets by server']")`)
 		b.do(chromedp.Evaluate[chromedp.Void](string(axe)))
 		found := ask[json.RawMessage](b, `axe.run().then((r) => r.violations.map((v) => ({id: v.id, help: v.help, nodes: v.nodes.map((n) => n.html).slice(0, 3)})))`,
 			chromedp.EvalAwaitPromise)

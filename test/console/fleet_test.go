@@ -135,11 +135,27 @@ func (f *fleet) join(names ...string) {
 				if state := message.GetState(); state != nil {
 					lb.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Applied{Applied: &ballastv1.Applied{Revision: state.Revision}}})
 				}
+				if q := message.GetQuestion(); q.GetSample() {
+					lb.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Explained{Explained: sampled(name, q.Number)}})
+				}
 			}
 		}()
 		f.lbs = append(f.lbs, lb)
 	}
 }
+
+// sampled is what a load balancer answers that is asked for a sample; lb2 cannot take one.
+func sampled(name string, question uint64) *ballastv1.Explained {
+	if name == "lb2" {
+		return &ballastv1.Explained{Number: question, Explanation: &ballastv1.Explanation{Error: "a trace is running already"}}
+	}
+	return &ballastv1.Explained{Number: question, Sample: &ballastv1.Sample{Seconds: 5, Sampled: 2400, Packets: 1_200_000,
+		Clients: []*ballastv1.SampleShare{{Name: "203.0.113.0/24", Packets: 720_000, Share: 0.6, Error: 0.02}, {Name: markup, Packets: 480_000, Share: 0.4, Error: 0.02}},
+		Servers: []*ballastv1.SampleShare{{Name: "web web-1", Packets: 1_200_000, Share: 1}}}}
+}
+
+// markup would complain if a browser took it for a part of the page.
+const markup = `<img src=x onerror="console.error(1)">`
 
 // joinAgents has the agents of all servers join, which say nothing.
 func (f *fleet) joinAgents(servers map[string]int) {

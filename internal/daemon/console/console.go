@@ -32,6 +32,8 @@ type Console struct {
 	log      *slog.Logger
 	now      *broadcast
 	limit    chan struct{} // streams that are open
+	asking   chan struct{} // whoever asks once; one at a time
+	sampling chan struct{} // whoever asks for a sample, which takes seconds; likewise
 }
 
 // Bounds of the port.
@@ -47,7 +49,7 @@ func New(o Options) (*Console, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Console{guard: newGuard(), log: o.Log, now: newBroadcast(), limit: make(chan struct{}, streamsTotal)}
+	c := &Console{guard: newGuard(), log: o.Log, now: newBroadcast(), limit: make(chan struct{}, streamsTotal), asking: make(chan struct{}, 1), sampling: make(chan struct{}, 1)}
 	if o.TokenFile != "" {
 		c.guard.token = &token{path: o.TokenFile, log: o.Log}
 		if _, err := readToken(o.TokenFile); err != nil {
@@ -84,7 +86,7 @@ func (c *Console) Serve(ctx context.Context, listener net.Listener, source Sourc
 	defer func() { cancel(); <-following }()
 	listener = listen.Bounded(listener, "console port", connectionsPerPeer, connectionsTotal, c.log)
 	server := &http.Server{
-		Handler: c.handler(), ReadHeaderTimeout: api.HeaderTimeout, IdleTimeout: api.IdleTimeout, HTTP2: api.StreamHTTP2(),
+		Handler: c.handler(source), ReadHeaderTimeout: api.HeaderTimeout, IdleTimeout: api.IdleTimeout, HTTP2: api.StreamHTTP2(),
 		BaseContext: func(net.Listener) context.Context { return ctx },
 		ErrorLog:    stdlog.New(io.Discard, "", 0), // of single connections, which anybody can break off
 	}

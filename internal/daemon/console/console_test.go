@@ -33,10 +33,17 @@ type served struct {
 	address string
 	scheme  string
 	looks   atomic.Int64 // views that were asked for
+	source  Source       // beside the view
 }
 
 // serve shows view until the test ends.
 func serve(t *testing.T, o Options, view func() View) *served {
+	t.Helper()
+	return serveAll(t, o, view, Source{})
+}
+
+// serveAll also answers what pages ask for once.
+func serveAll(t *testing.T, o Options, view func() View, source Source) *served {
 	t.Helper()
 	if o.Address == "" {
 		o.Address = "127.0.0.1:0"
@@ -48,17 +55,19 @@ func serve(t *testing.T, o Options, view func() View) *served {
 	fleettest.Require(t, err)
 	listener, err := net.Listen("tcp", "127.0.0.1:0") // whatever it is served as
 	fleettest.Require(t, err)
-	s := &served{t: t, address: listener.Addr().String(), scheme: "http://"}
+	s := &served{t: t, address: listener.Addr().String(), scheme: "http://", source: source}
 	if o.Load != nil {
 		s.scheme = "https://"
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- c.Serve(ctx, listener, func(context.Context) View {
+		source := s.source
+		source.View = func(context.Context) View {
 			s.looks.Add(1)
 			return view()
-		})
+		}
+		ended <- c.Serve(ctx, listener, source)
 	}()
 	t.Cleanup(func() { cancel(); fleettest.Require(t, <-ended) })
 	return s

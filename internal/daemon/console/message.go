@@ -88,9 +88,13 @@ type nodeRow struct {
 }
 
 type changeRow struct {
-	Time    int64    `json:"time"`
-	By      string   `json:"by"`
-	Changes []string `json:"changes"`
+	Time     int64    `json:"time"`
+	By       string   `json:"by"`
+	From     string   `json:"from,omitempty"` // address
+	Comment  string   `json:"comment,omitempty"`
+	Revision uint64   `json:"revision,omitempty"` // that it made; 0: not known
+	Back     uint64   `json:"back,omitempty"`     // the revision before it, to which the fleet can go back; 0: none is kept
+	Changes  []string `json:"changes"`
 }
 
 type serverKey struct {
@@ -330,8 +334,13 @@ const changesShown = 30
 // changeRows are the last changes, the newest first.
 func changeRows(v *View) []changeRow {
 	rows := []changeRow{}
-	for _, c := range slices.Backward(v.Changes[max(0, len(v.Changes)-changesShown):]) {
-		rows = append(rows, changeRow{c.Time.AsTime().UnixMilli(), by(c), c.Changes})
+	for i := len(v.Changes) - 1; i >= max(0, len(v.Changes)-changesShown); i-- {
+		c := v.Changes[i]
+		row := changeRow{Time: c.Time.AsTime().UnixMilli(), By: by(c), From: c.Address, Comment: c.Comment, Revision: c.Revision, Changes: c.Changes}
+		if i > 0 && v.Changes[i-1].Kept {
+			row.Back = v.Changes[i-1].Revision
+		}
+		rows = append(rows, row)
 	}
 	return rows
 }

@@ -36,10 +36,13 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src
 	"base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
 // handler serves the page. Every route but the login reads, and that one gives a cookie.
-func (c *Console) handler() http.Handler {
+func (c *Console) handler(source Source) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", c.members(c.page))
 	mux.HandleFunc("GET /events", c.members(c.events))
+	mux.HandleFunc("GET /server", c.members(c.once(c.asking, c.server)))
+	mux.HandleFunc("GET /diff", c.members(c.once(c.asking, source.diff)))
+	mux.HandleFunc("GET /sample", c.members(c.once(c.sampling, source.sample)))
 	mux.HandleFunc("GET /assets/{name}", c.asset)
 	mux.HandleFunc("GET /login", c.login)
 	mux.HandleFunc("POST /login", c.enter)

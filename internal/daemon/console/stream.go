@@ -18,16 +18,18 @@ const (
 type broadcast struct {
 	mutex   sync.Mutex
 	newest  *look
+	view    *View // that it is of
+	at      time.Time
 	changed chan struct{}
 }
 
 func newBroadcast() *broadcast { return &broadcast{changed: make(chan struct{})} }
 
-func (b *broadcast) set(l *look) {
+func (b *broadcast) set(at time.Time, v *View, l *look) {
 	b.mutex.Lock()
 	defer b.mutex.Unlock()
 	close(b.changed)
-	b.newest, b.changed = l, make(chan struct{})
+	b.newest, b.view, b.at, b.changed = l, v, at, make(chan struct{})
 }
 
 // get returns the newest look, nil before the first, and what is closed when there is another.
@@ -37,13 +39,20 @@ func (b *broadcast) get() (*look, <-chan struct{}) {
 	return b.newest, b.changed
 }
 
+// seen returns the newest view, nil before the first, and of when it is. Nobody changes it.
+func (b *broadcast) seen() (*View, time.Time) {
+	b.mutex.Lock()
+	defer b.mutex.Unlock()
+	return b.view, b.at
+}
+
 // follow looks until ctx ends, also while nobody watches: who comes sees what has been.
 func follow(ctx context.Context, source Source, to *broadcast) {
 	e := newEncoder()
 	for ctx.Err() == nil {
 		began := time.Now()
-		view := source(ctx)
-		to.set(e.take(began, &view))
+		view := source.View(ctx)
+		to.set(began, &view, e.take(began, &view))
 		select {
 		case <-time.After(max(lookPeriod, lookCost*time.Since(began)) - time.Since(began)):
 		case <-ctx.Done():

@@ -40,7 +40,7 @@ func (lb *lifecycle) startConsole(ctx context.Context, running *sync.WaitGroup) 
 		return err
 	}
 	running.Go(func() {
-		if err := lb.console.Serve(ctx, listener, fleetAPI{observer{lb.changes}}.view); err != nil && ctx.Err() == nil {
+		if err := lb.console.Serve(ctx, listener, console.Source{View: fleetAPI{observer{lb.changes}}.view, Sample: lb.sample}); err != nil && ctx.Err() == nil {
 			lb.log.Error("the console has ended", "error", err)
 		}
 	})
@@ -80,4 +80,14 @@ func (f fleetAPI) view(ctx context.Context) console.View {
 		}
 	}
 	return v
+}
+
+// sample is of this load balancer alone.
+func (lb *lifecycle) sample(ctx context.Context) ([]console.Sampled, error) {
+	found := console.Sampled{Node: lb.name}
+	var err error
+	if found.Sample, err = lb.tracer.Shares(ctx); err != nil {
+		found.Missing = err.Error()
+	}
+	return []console.Sampled{found}, ctx.Err()
 }

@@ -32,6 +32,12 @@ func Diff(a, b model.Fleet) []string {
 		diffFields("", schema.Fleet, &a, &b))
 }
 
+// OfPeople returns a fleet without the services that programs keep: no revision has them.
+func OfPeople(f model.Fleet) model.Fleet {
+	f.Services = slices.DeleteFunc(slices.Clone(f.Services), func(s model.Service) bool { return s.Owner != "" })
+	return f
+}
+
 func diffNodes(a, b []model.Node) (lines []string) {
 	before, after := index(a, nodeName), index(b, nodeName)
 	for i := range a {

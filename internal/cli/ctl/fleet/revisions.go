@@ -3,7 +3,6 @@ package fleet
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -34,12 +33,6 @@ func fleetAt(c *ask.Control, cmd *cobra.Command, revision uint64) (model.Fleet, 
 		return model.Fleet{}, fmt.Errorf("the controller answered for revision %d: it is of a version that keeps none: upgrade it", answer.Revision)
 	}
 	return api.FleetFromProto(answer, nil)
-}
-
-// ofPeople leaves out the services that programs keep: no revision has them.
-func ofPeople(f model.Fleet) model.Fleet {
-	f.Services = slices.DeleteFunc(f.Services, func(s model.Service) bool { return s.Owner != "" })
-	return f
 }
 
 func parseRevision(text string) (uint64, error) {
@@ -75,7 +68,7 @@ func diffFleets(c *ask.Control) *cobra.Command {
 					return err
 				}
 			}
-			done := difference{revisions[0], revisions[1], command.NonNil(fleet.Diff(fleets[0], ofPeople(fleets[1])))}
+			done := difference{revisions[0], revisions[1], command.NonNil(fleet.Diff(fleets[0], fleet.OfPeople(fleets[1])))}
 			if c.Structured() {
 				return c.Write(cmd.OutOrStdout(), done)
 			}

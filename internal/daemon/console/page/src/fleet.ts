@@ -65,6 +65,10 @@ export interface Node {
 export interface Change {
   time: number;
   by: string;
+  from?: string;
+  comment?: string;
+  revision?: number;
+  back?: number; // the revision before it, if that is kept
   changes: string[];
 }
 

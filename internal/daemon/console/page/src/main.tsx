@@ -2,11 +2,13 @@
 import { render } from "preact";
 import { useEffect, useReducer, useRef, useState } from "preact/hooks";
 import "./app.css";
+import { Changes } from "./changes";
 import { Chart, type Line } from "./chart";
 import { Fleet, standing, takesNew } from "./fleet";
 import { clock, moment, number, open, rate } from "./format";
-import { Changes, Drains, type Filter, Mark, Nodes, Problems, Servers, Services } from "./sections";
+import { Drains, type Filter, Mark, Nodes, Problems, Servers, Services } from "./sections";
 import { watch } from "./stream";
+import { Traffic } from "./traffic";
 import { applyTheme, followSystem, theme, toggleTheme } from "./theme";
 
 const fleet = new Fleet();
@@ -150,6 +152,10 @@ function Body({ filter, setFilter, show, shade, heading }: BodyProps) {
           Servers
         </h2>
         <Servers servers={servers} services={fleet.services} filter={filter} setFilter={setFilter} />
+      </section>
+      <section>
+        <h2>Top clients and servers</h2>
+        <Traffic now={now} />
       </section>
       <section>
         <h2>Last changes</h2>

@@ -1,9 +1,11 @@
 // The parts of the page that list what there is.
-import type { Change, Fleet, Node, Problem, Server, Service, Standing } from "./fleet";
+import { useState } from "preact/hooks";
+import type { Fleet, Node, Problem, Server, Service, Standing } from "./fleet";
 import { standing } from "./fleet";
 import { moment, number, open, rate, span } from "./format";
 import { Strip, spread, summary } from "./strip";
 import { type Column, Table } from "./table";
+import { Why } from "./why";
 
 const glyphs: Record<string, string> = { bad: "✕", warn: "▲", ok: "●", taking: "●", unknown: "◌", draining: "◐", unhealthy: "✕", off: "○", removed: "○" };
 
@@ -140,6 +142,8 @@ export function Servers({
   filter: Filter;
   setFilter: (f: Filter) => void;
 }) {
+  const [asked, ask] = useState<number | undefined>();
+  const why = servers.find((s) => s.i === asked);
   const text = filter.text.toLowerCase();
   const rows = servers
     .filter(
@@ -155,7 +159,10 @@ export function Servers({
       by: (s) => s.name,
       cell: (s) => (
         <>
-          <Mark is={standing(s)} /> {s.name}
+          <Mark is={standing(s)} />{" "}
+          <button type="button" class="link" onClick={() => ask(s.i)} title={`Why ${s.name} gets what it gets`}>
+            {s.name}
+          </button>
           <small>
             {s.address}, id {s.id}
           </small>
@@ -218,6 +225,7 @@ export function Servers({
           {number(rows.length)} of {number(servers.length)}
         </output>
       </form>
+      {why && <Why server={why} close={() => ask(undefined)} />}
       <Table caption="Servers" columns={columns} rows={rows} id={(s) => s.i} empty="No server is like that." />
     </>
   );
@@ -278,23 +286,4 @@ export function Nodes({ nodes, now }: { nodes: Node[]; now: number }) {
     { title: "Revision", by: (n) => n.revision ?? 0, cell: (n) => n.revision || "–", numeric: true },
   ];
   return <Table caption="Nodes" columns={columns} rows={nodes} id={(n) => `${n.role} ${n.name}`} empty="No node is known." pageSize={15} />;
-}
-
-export function Changes({ changes, none }: { changes: Change[]; none: string }) {
-  if (none) return <p class="muted">{none}</p>;
-  if (!changes.length) return <p class="muted">Nothing was changed yet.</p>;
-  return (
-    <ol class="changes" aria-label="Last changes, the newest first" tabIndex={0}>
-      {changes.map((c) => (
-        <li key={`${c.time} ${c.by}`}>
-          <time dateTime={new Date(c.time).toISOString()}>{moment(c.time)}</time> <b>{c.by}</b>
-          <ul class="plain">
-            {c.changes.map((line) => (
-              <li key={line}>{line}</li>
-            ))}
-          </ul>
-        </li>
-      ))}
-    </ol>
-  );
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -330,4 +331,34 @@ func TestWhatIsNoRegularFileIsRefusedAtOnce(t *testing.T) {
 	if _, err := Load(t.TempDir()); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 		t.Errorf("a directory: %v", err)
 	}
+}
+
+// Bytes are counted, not time: they are the same on each machine.
+func TestAFileOfAHundredThousandServersIsReadInLittleMemory(t *testing.T) {
+	const services, servers = 100, 1000
+	text := []byte(minimal[:strings.Index(minimal, "  - name: web")])
+	for s := range services {
+		text = fmt.Appendf(text, "  - name: web%d\n    vip: 198.18.%d.1\n    ports: [80]\n    servers:\n", s, s)
+		for i := range servers {
+			n := s*servers + i
+			text = fmt.Appendf(text, "      - {name: s%d, address: 10.%d.%d.%d, id: %d}\n", i, 1+n/62500, n/250%250, 1+n%250, i+1)
+		}
+	}
+	memory := func() (m runtime.MemStats) {
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m
+	}
+	before := memory()
+	fleet, err := Parse("large.yaml", text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after := memory()
+	allocated, kept := after.TotalAlloc-before.TotalAlloc, after.HeapAlloc-before.HeapAlloc
+	if allocated > 300<<20 || kept > 16<<20 {
+		t.Errorf("%d bytes of file: %d bytes were allocated, %d are kept", len(text), allocated, kept)
+	}
+	runtime.KeepAlive(text)
+	runtime.KeepAlive(fleet)
 }

@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"sync"
 	"time"
 
@@ -40,6 +39,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/linux/attach"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/linux/pin"
+	"github.com/ballast-lb/ballast/internal/linux/resident"
 	"github.com/ballast-lb/ballast/internal/linux/server"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/nodeclient"
@@ -198,7 +198,9 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	d.log.Info("started", "instance", o.Instance, "services", d.reports.status().Services)
 	running.Go(func() { systemd.Serve(ctx, o.Log, d.awaitProgress, instance.Leaves) })
-	debug.FreeOSMemory() // nobody else needs what BPF objects were parsed in
+	if err := resident.GiveBack(); err != nil { // nobody else needs what BPF objects were parsed in
+		d.log.Warn("memory of the start is kept", "error", err)
+	}
 	return d.routes().Serve(ctx, listener)
 }
 

@@ -8,7 +8,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -45,6 +44,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/linux/check"
 	"github.com/ballast-lb/ballast/internal/linux/netdev"
 	"github.com/ballast-lb/ballast/internal/linux/pin"
+	"github.com/ballast-lb/ballast/internal/linux/resident"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
@@ -309,7 +309,9 @@ func (lb *lifecycle) run(ctx context.Context, listener net.Listener, undo func()
 		running.Go(func() { listen.ServeMetrics(ctx, lb.log, metrics, serve.metricsHandler(), serve.notReady) })
 	}
 	running.Go(func() { systemd.Serve(ctx, lb.log, lb.takeTurns, instance.Leaves) })
-	debug.FreeOSMemory() // nobody else needs what BPF objects were parsed in
+	if err := resident.GiveBack(); err != nil { // nobody else needs what BPF objects were parsed in
+		lb.log.Warn("memory of the start is kept", "error", err)
+	}
 	return serve.routes().Serve(ctx, listener)
 }
 

@@ -18,18 +18,15 @@ func OpenBench(limits plan.Limits, evict bool) (*LB, error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, fmt.Errorf("lift the limit on locked memory: %w", err)
 	}
-	spec, err := loadLb()
-	if err != nil {
-		return nil, fmt.Errorf("read the load balancer's program: %w", err)
-	}
-	if err := sizeLBMaps(spec, limits); err != nil {
-		return nil, fmt.Errorf("prepare the load balancer's program: %w", err)
-	}
-	if !evict {
-		spec.Maps["local_connections"].Type = ebpf.Hash
-	}
 	lb := &LB{vipSlotsOf: map[uint32][]*vipSlot{}, runInsert: ebpf.RunOptions{Data: make([]byte, 64)}}
-	if err := lb.objects.load(spec, ebpf.CollectionOptions{}); err != nil {
+	lb.objects.prepare = func() (*ebpf.CollectionSpec, error) {
+		spec, err := prepare(limits, false)
+		if err == nil && !evict {
+			spec.Maps["local_connections"].Type = ebpf.Hash
+		}
+		return spec, err
+	}
+	if err := lb.objects.load(ebpf.CollectionOptions{}); err != nil {
 		return nil, fmt.Errorf("load the load balancer's program: %w", err)
 	}
 	if err := errors.Join(lb.mapTables(), lb.adoptVIPs()); err != nil {

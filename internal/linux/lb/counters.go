@@ -34,11 +34,11 @@ func (t ServerTraffic) Open() int32 {
 
 // VerdictNames returns the names of all verdicts by value.
 var VerdictNames = sync.OnceValues(func() ([]string, error) {
-	spec, err := loadLb()
+	types, err := types()
 	if err != nil {
 		return nil, err
 	}
-	names, err := verdict.Names(spec.Types, "verdict")
+	names, err := verdict.Names(types, "verdict")
 	if err != nil {
 		return nil, err
 	}

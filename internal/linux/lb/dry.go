@@ -159,7 +159,10 @@ func (d *dry) load(live *objects) error {
 	if err := d.close(); err != nil {
 		return err
 	}
-	spec, err := drySpec(live.spec.Copy(), names)
+	spec, err := live.copySpec()
+	if err == nil {
+		spec, err = drySpec(spec, names)
+	}
 	if err != nil {
 		return err
 	}

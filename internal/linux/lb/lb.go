@@ -2,6 +2,7 @@
 package lb
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net"
@@ -11,6 +12,7 @@ import (
 	"sync"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 
@@ -77,15 +79,9 @@ func Open(dir string, limits plan.Limits) (*LB, error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, fmt.Errorf("lift the limit on locked memory: %w", err)
 	}
-	spec, err := loadLb()
-	if err != nil {
-		return nil, fmt.Errorf("read the load balancer's program: %w", err)
-	}
-	if err := errors.Join(sizeLBMaps(spec, limits), setAES(spec)); err != nil {
-		return nil, fmt.Errorf("prepare the load balancer's program: %w", err)
-	}
 	options := ebpf.CollectionOptions{}
 	lb := &LB{vipSlotsOf: map[uint32][]*vipSlot{}, runInsert: ebpf.RunOptions{Data: make([]byte, 64)}}
+	var err error
 	if dir != "" {
 		lb.attached.pins = pin.Instance{Dir: dir, Layout: Layout}
 		if options.Maps.PinPath, err = lb.attached.pins.Maps(); err != nil {
@@ -94,17 +90,13 @@ func Open(dir string, limits plan.Limits) (*LB, error) {
 		_, err := os.Stat(filepath.Join(options.Maps.PinPath, "vips"))
 		lb.adopted = err == nil
 		lb.displaced = lb.adopted
-		for name, m := range spec.Maps {
-			if (m.Type != ebpf.Array || !pin.IsSection(name)) && m.Type != ebpf.ProgramArray && name != "replica_batch" {
-				m.Pinning = ebpf.PinByName
-			}
-		}
 	}
 	if lb.attached.host, err = attach.OpenHost(dir); err != nil {
 		return nil, err
 	}
 	options.MapReplacements = map[string]*ebpf.Map{attach.AgentProgram: lb.attached.host.Agent}
-	if err := lb.objects.load(spec, options); err != nil {
+	lb.objects.prepare = func() (*ebpf.CollectionSpec, error) { return prepare(limits, dir != "") }
+	if err := lb.objects.load(options); err != nil {
 		lb.attached.host.Close()
 		if errors.Is(err, ebpf.ErrMapIncompatible) {
 			return nil, fmt.Errorf("take over the maps pinned in %s: %w: start with the limits they were made with, or detach first", options.Maps.PinPath, err)
@@ -120,11 +112,29 @@ func Open(dir string, limits plan.Limits) (*LB, error) {
 	if err == nil {
 		err = errors.Join(lb.enableThrough(), lb.enableReplicas(), lb.enableFunctions(), lb.enableSYNs(), lb.FollowClock())
 	}
+	lb.objects.spec = nil
 	if err != nil {
 		lb.Close()
 		return nil, err
 	}
 	return lb, nil
+}
+
+// prepare reads the program, makes its maps as large as the limits say, and if pinned such as are pinned by their names.
+func prepare(limits plan.Limits, pinned bool) (*ebpf.CollectionSpec, error) {
+	spec, err := loadLb()
+	if err != nil {
+		return nil, fmt.Errorf("read the load balancer's program: %w", err)
+	}
+	if err := errors.Join(sizeLBMaps(spec, limits), setAES(spec)); err != nil {
+		return nil, fmt.Errorf("prepare the load balancer's program: %w", err)
+	}
+	for name, m := range spec.Maps {
+		if pinned && (m.Type != ebpf.Array || !pin.IsSection(name)) && m.Type != ebpf.ProgramArray && name != "replica_batch" {
+			m.Pinning = ebpf.PinByName
+		}
+	}
+	return spec, nil
 }
 
 // enableThrough sets the switch, which is this process's own, as the pinned maps need it.
@@ -236,3 +246,6 @@ func (lb *LB) know(value lbInterface) error {
 
 // Object is the compiled BPF object (ELF) that is loaded.
 func Object() []byte { return _LbBytes }
+
+// types are those that the program declares. Its instructions are not read for them.
+func types() (*btf.Spec, error) { return btf.LoadSpecFromReader(bytes.NewReader(Object())) }

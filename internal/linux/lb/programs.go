@@ -21,7 +21,8 @@ type objects struct {
 	all      map[string]*ebpf.Map // by name, those of lbMaps too
 	guard    sync.Mutex           // of the rest
 	programs map[string]*ebpf.Program
-	spec     *ebpf.CollectionSpec
+	prepare  func() (*ebpf.CollectionSpec, error)
+	spec     *ebpf.CollectionSpec // what prepare has read, while LB opens; after that its ten megabytes are read when they are needed
 }
 
 // Programs that are loaded when something needs them first.
@@ -36,8 +37,11 @@ var (
 )
 
 // load loads all maps, and the programs that nobody has to ask for.
-func (o *objects) load(spec *ebpf.CollectionSpec, options ebpf.CollectionOptions) error {
-	o.spec = spec
+func (o *objects) load(options ebpf.CollectionOptions) (err error) {
+	if o.spec, err = o.prepare(); err != nil {
+		return err
+	}
+	spec := o.spec
 	names := slices.DeleteFunc(slices.Collect(maps.Keys(spec.Programs)), func(name string) bool {
 		return slices.Contains(programsOnDemand, name)
 	})
@@ -51,12 +55,22 @@ func (o *objects) load(spec *ebpf.CollectionSpec, options ebpf.CollectionOptions
 
 // add loads programs, and puts them where packets go on to them.
 func (o *objects) add(names []string, options ebpf.CollectionOptions) (*ebpf.Collection, error) {
-	spec := o.spec.Copy()
+	spec, err := o.copySpec()
+	if err != nil {
+		return nil, err
+	}
 	other := func(name string) bool { return !slices.Contains(names, name) }
 	maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool { return other(name) })
 	calls := spec.Maps["tail_calls"]
 	calls.Contents = slices.DeleteFunc(calls.Contents, func(call ebpf.MapKV) bool { return other(call.Value.(string)) })
 	return ebpf.NewCollectionWithOptions(spec, options)
+}
+
+func (o *objects) copySpec() (*ebpf.CollectionSpec, error) {
+	if o.spec == nil {
+		return o.prepare()
+	}
+	return o.spec.Copy(), nil
 }
 
 // need loads programs unless they are: before packets are let go on to them.

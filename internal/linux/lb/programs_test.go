@@ -2,6 +2,7 @@ package lb
 
 import (
 	"net/netip"
+	"runtime"
 	"testing"
 
 	"github.com/ballast-lb/ballast/internal/linux/progtest"
@@ -36,4 +37,23 @@ func TestProgramsAreLoadedWhenTheyAreNeeded(t *testing.T) {
 	spec, err := loadLb()
 	progtest.Check(t, err)
 	expect(len(spec.Programs), len(spec.Maps["tail_calls"].Contents))
+}
+
+// What the programs are read from takes ten megabytes of heap. LB reads it again where more programs are needed.
+func TestWhatTheProgramsWereReadFromIsNotKept(t *testing.T) {
+	inUse := func() uint64 {
+		for range 2 { // what pools have is kept for one collection
+			runtime.GC()
+		}
+		var memory runtime.MemStats
+		runtime.ReadMemStats(&memory)
+		return memory.HeapAlloc
+	}
+	before := inUse()
+	lb := loadLB(t)
+	t.Cleanup(func() { lb.Close() })
+	if after := inUse(); after > before+2<<20 {
+		t.Errorf("%d bytes of heap are in use, %d before the start", after, before)
+	}
+	runtime.KeepAlive(lb)
 }

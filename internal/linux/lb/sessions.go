@@ -14,11 +14,11 @@ import (
 
 // SessionOutcomes returns the names of what a hello may come to, by value.
 var SessionOutcomes = sync.OnceValues(func() ([]string, error) {
-	spec, err := loadLb()
+	types, err := types()
 	if err != nil {
 		return nil, err
 	}
-	names, err := verdict.Names(spec.Types, "session_outcome")
+	names, err := verdict.Names(types, "session_outcome")
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,21 @@
+package doctor
+
+import "testing"
+
+// virtio_net in native mode has told the host to merge nothing, and shows its flag on.
+func TestVirtioInNativeModeMergesNothing(t *testing.T) {
+	for generic, want := range map[bool]int{false: 0, true: 1} {
+		f := healthyFacts(RoleLB)
+		d := &f.Devices[0]
+		d.Driver, d.XDPProgram, d.Ours, d.XDPGeneric, d.Offloads["rx-gro-hw"] = "virtio_net", 7, true, generic, true
+		var found []Finding
+		for _, finding := range judgeOffloads(RoleLB, d) {
+			if finding.Severity != OK {
+				found = append(found, finding)
+			}
+		}
+		if len(found) != want {
+			t.Errorf("generic mode %t: %+v", generic, found)
+		}
+	}
+}

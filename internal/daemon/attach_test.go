@@ -13,9 +13,6 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/asm"
-	ebpflink "github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -24,6 +21,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/await"
 	"github.com/ballast-lb/ballast/internal/daemon/instance"
 	"github.com/ballast-lb/ballast/internal/linux/link"
+	"github.com/ballast-lb/ballast/internal/linux/progtest"
 )
 
 func (h *host) pinDir() string { return filepath.Join(h.runDir(), "bpf", "test") }
@@ -287,20 +285,12 @@ func TestAProgramBeforeAnAgentsIsNamed(t *testing.T) {
 	h.write(fmt.Sprintf(agentFile, 1))
 	h.start()
 	h.await("the agent", func(s api.AgentStatus) bool { return s.Ready && len(s.Problems) == 0 })
-	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, Name: "theirs", License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, -1), asm.Return()}})
-	require(t, err)
-	defer program.Close()
-	err = h.onDeviceNamed("eth0", func(device netlink.Link) error {
-		l, err := ebpflink.AttachTCX(ebpflink.TCXOptions{Interface: device.Attrs().Index, Program: program, Attach: ebpf.AttachTCXIngress, Anchor: ebpflink.Head()})
-		if err == nil {
-			t.Cleanup(func() { l.Close() })
+	h.onDevice(func(device netlink.Link) error {
+		if !progtest.PutTheirsFirst(t, device.Attrs().Index) {
+			t.Skip("this kernel has no tcx: filters have a test of their own")
 		}
-		return err
+		return nil
 	})
-	if errors.Is(err, ebpf.ErrNotSupported) {
-		t.Skip("filters have a test of their own:", err)
-	}
-	require(t, err)
 	h.await("the complaint", func(s api.AgentStatus) bool {
 		return s.Ready && len(s.Problems) == 1 && strings.Contains(s.Problems[0], "program theirs (id ") && strings.Contains(s.Problems[0], "runs at ingress of eth0 before ours")
 	})
@@ -318,9 +308,7 @@ func TestAnAgentNamesTheXDPProgramOfOthers(t *testing.T) {
 	h.write(fmt.Sprintf(agentFile, 1))
 	h.start()
 	h.await("the agent", func(s api.AgentStatus) bool { return s.Ready })
-	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, Name: "theirs", License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}})
-	require(t, err)
-	defer program.Close()
+	fd := progtest.TheirXDP(t)
 	put := func(fd int) {
 		h.onDevice(func(device netlink.Link) error {
 			return netlink.LinkSetXdpFdWithFlags(device, fd, nl.XDP_FLAGS_DRV_MODE)
@@ -329,7 +317,7 @@ func TestAnAgentNamesTheXDPProgramOfOthers(t *testing.T) {
 	var theirs uint32
 	h.whileStopped(func() {
 		h.detach("xdp")
-		put(program.FD())
+		put(fd)
 		theirs = h.program()
 	})
 	h.await("the complaint", func(s api.AgentStatus) bool {

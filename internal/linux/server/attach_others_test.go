@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/asm"
 	ebpflink "github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -188,9 +187,7 @@ func TestFiltersBeforeOursAreNamed(t *testing.T) {
 // An XDP program on a device that ours is made of has packets first.
 func TestXDPProgramsBelowOursAreNamed(t *testing.T) {
 	r := newRig(t, rigOptions{plain: true})
-	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, Name: "theirs", License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}})
-	progtest.Check(t, err)
-	defer program.Close()
+	program := progtest.Theirs(t, ebpf.XDP, 2)
 	r.on(func(device *net.Interface) error {
 		above := []string{"br0"}
 		for _, command := range []string{"link add link eth0 name eth0.7 type vlan id 7", "link add br0 type bridge", "link set eth0 master br0"} {

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"os"
 	"strings"
 
 	"github.com/ballast-lb/ballast/internal/linux/attach"
@@ -11,7 +12,7 @@ import (
 type Card struct {
 	Modes []attach.XDPMode // that the load balancer's program ran in
 	MTU   int              // bytes; the largest that fleets ran with
-	Most  int              // bytes; the largest MTU whose frames the card itself takes; 0: it is not known to lose any
+	Most  int              // bytes; the largest MTU whose frames QEMU's card takes; 0: it is not known to lose any
 	Loses string           // where longer ones are lost
 }
 
@@ -19,7 +20,7 @@ type Card struct {
 var Cards = map[string]Card{
 	"virtio_net": {Modes: []attach.XDPMode{attach.XDPNative, attach.XDPGeneric}, MTU: 1600},
 	"vmxnet3": {Modes: []attach.XDPMode{attach.XDPNative}, MTU: 3050, Most: 3050,
-		Loses: "QEMU's card loses frames of more than 3072 bytes once LRO is off, as programs, bridges and forwarding turn it; VMware's is untested"},
+		Loses: "QEMU's card loses frames of more than 3072 bytes once LRO is off, as programs, bridges and forwarding turn it"},
 	"e1000e": {Modes: []attach.XDPMode{attach.XDPGeneric}, MTU: 9000},
 }
 
@@ -34,4 +35,10 @@ func tested(driver string) string {
 		modes = append(modes, string(mode))
 	}
 	return fmt.Sprintf("tested in virtual machines: %s, to MTU %d", strings.Join(modes, " and "), card.MTU)
+}
+
+// emulated reports whether QEMU made this machine, by what its firmware says (SMBIOS, type 1): VMware's cards are others.
+func emulated() bool {
+	vendor, err := os.ReadFile("/sys/class/dmi/id/sys_vendor")
+	return err == nil && strings.TrimSpace(string(vendor)) == "QEMU"
 }

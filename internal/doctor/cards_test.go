@@ -1,6 +1,10 @@
 package doctor
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/ballast-lb/ballast/internal/linux/netdev"
+)
 
 // virtio_net in native mode has told the host to merge nothing, and shows its flag on.
 func TestVirtioInNativeModeMergesNothing(t *testing.T) {
@@ -16,6 +20,18 @@ func TestVirtioInNativeModeMergesNothing(t *testing.T) {
 		}
 		if len(found) != want {
 			t.Errorf("generic mode %t: %+v", generic, found)
+		}
+	}
+}
+
+// Long frames are lost by QEMU's card alone: on VMware's, nobody is told to shorten them.
+func TestOnlyTheCardThatLosesFramesIsNamed(t *testing.T) {
+	for emulated, want := range map[bool]Severity{false: OK, true: Warning} {
+		f := healthyFacts(RoleAgent)
+		d := &f.Devices[0]
+		d.Driver, d.MTU, d.Emulated, d.XDPFeatures = "vmxnet3", 9000, emulated, netdev.XDPBasic|netdev.XDPBuffers
+		if found := judgeNative(d); found.Severity != want {
+			t.Errorf("emulated %t: %+v", emulated, found)
 		}
 	}
 }

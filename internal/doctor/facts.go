@@ -49,6 +49,7 @@ type deviceFacts struct {
 	Instance  string // another one of the same run directory, that has attached it
 	OtherRole bool   // of that instance
 	Behind    bool   // our program runs behind that one
+	Emulated  bool   // by QEMU, as the machine is
 
 	// Of the interface, in this network namespace; -1: unknown. The kernel uses the larger of this and that of "all".
 	ReversePath, ARPIgnore, ARPAnnounce int

@@ -250,7 +250,7 @@ func (f *facts) gatherDevices(o Options) {
 		d := deviceFacts{
 			Device:      device,
 			ReversePath: effective(name, "rp_filter"), ARPIgnore: effective(name, "arp_ignore"), ARPAnnounce: effective(name, "arp_announce"),
-			Forwarding4: -1, Forwarding6: -1,
+			Forwarding4: -1, Forwarding6: -1, Emulated: emulated(),
 		}
 		if value, err := netdev.DeviceSysctl("ipv4", name, "forwarding"); err == nil {
 			d.Forwarding4 = value

@@ -97,7 +97,7 @@ func judgeNative(d *deviceFacts) Finding {
 	remedy := "use an interface whose driver has it; --xdp-mode generic works, at a higher cost of each packet"
 	card := Cards[d.Driver]
 	switch {
-	case card.Most != 0 && d.MTU > card.Most:
+	case d.Emulated && card.Most != 0 && d.MTU > card.Most:
 		return Finding{"native xdp", d.Name, Warning, fmt.Sprintf("driver %s at MTU %d: %s", d.Driver, d.MTU, card.Loses),
 			fmt.Sprintf("ip link set %s mtu %d", d.Name, card.Most)}
 	case d.native() == nativeUnknown:

@@ -176,7 +176,9 @@ func TestOneFaultIsOneFinding(t *testing.T) {
 		}, "xdp", Warning, "--xdp-mode native"},
 		{"no native", RoleLB, func(f *facts) { f.Devices[0].XDPFeatures = 0 }, "native xdp", Warning, "generic"},
 		{"jumbo", RoleLB, func(f *facts) { f.Devices[0].MTU, f.Devices[0].XDPFeatures = 9000, netdev.XDPBasic }, "native xdp", Warning, "mtu 3498"},
-		{"jumbo on vmxnet3", RoleAgent, func(f *facts) { f.Devices[0].Driver, f.Devices[0].MTU = "vmxnet3", 9000 }, "native xdp", Warning, "mtu 3050"},
+		{"jumbo on vmxnet3", RoleAgent, func(f *facts) {
+			f.Devices[0].Driver, f.Devices[0].MTU, f.Devices[0].Emulated = "vmxnet3", 9000, true
+		}, "native xdp", Warning, "mtu 3050"},
 		{"LRO before start", RoleLB, func(f *facts) { f.Devices[0].Offloads["rx-lro"] = true }, "offloads", Warning, "ethtool -K eth0 lro off"},
 		{"LRO of a part of a bond", RoleLB, func(f *facts) {
 			f.Devices[0].Kind, f.Devices[0].XDPProgram, f.Devices[0].Ours = "bond", 7, true

@@ -77,8 +77,16 @@ func TestAServerThatDoesNotMarkIsUnhealthyAndAProblem(t *testing.T) {
 	if problems, _ := h.examine(); len(problems) != 2 || !strings.Contains(strings.Join(problems, "\n"), "not its own") {
 		t.Errorf("doctor finds %q", problems)
 	}
-	h.awaitFile(h.serve("hash", "maglev", 1))
+	h.forceFile(h.serve("hash", "maglev", 1))
 	h.await("health without cookies", func(s api.LBStatus) bool { return len(s.Problems) == 0 })
+}
+
+// forceFile has the daemon take a file that breaks connections.
+func (h *lbHost) forceFile(sum string) {
+	h.t.Helper()
+	_, err := h.post(reloadByForce, nil)
+	require(h.t, err)
+	h.awaitFile(sum)
 }
 
 // Promise: A load balancer is not ready if it can read no cookie, and those of most servers, at least two, are
@@ -98,7 +106,7 @@ func TestALoadBalancerThatReadsNobodysCookieIsNotReady(t *testing.T) {
 	if problems, _ := h.examine(); !strings.Contains(strings.Join(problems, "\n"), "is not ready: no server's cookie can be read") {
 		t.Errorf("doctor finds %q", problems)
 	}
-	h.awaitFile(h.serve("hash", "maglev", 2))
+	h.forceFile(h.serve("hash", "maglev", 2))
 	h.await("it is ready without cookies", func(s api.LBStatus) bool { return s.Ready && len(s.Problems) == 0 })
 }
 

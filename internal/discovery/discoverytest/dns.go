@@ -2,6 +2,7 @@
 package discoverytest
 
 import (
+	"errors"
 	"net"
 	"strings"
 	"sync"
@@ -20,18 +21,27 @@ type DNS struct {
 	queries []*dns.Msg
 }
 
-// NewDNS returns one that knows no name, until the test ends. listen is host:port, which has to be free.
+// tries are how often a port that is free for UDP may be another test's for TCP.
+const tries = 20
+
+// NewDNS returns one that knows no name, until the test ends. listen is host:port, which has to be free; port 0: one that is.
 func NewDNS(t testing.TB, listen string) *DNS {
 	t.Helper()
 	d := &DNS{records: map[string][]dns.RR{}}
-	packets, err := net.ListenPacket("udp", listen)
-	if err != nil {
-		t.Fatal(err)
-	}
-	d.Address = packets.LocalAddr().String()
-	stream, err := net.Listen("tcp", d.Address)
-	if err != nil {
-		t.Fatal(err)
+	var packets net.PacketConn
+	var stream net.Listener
+	err := errors.New("not tried")
+	for try := 0; err != nil; try++ {
+		if packets, err = net.ListenPacket("udp", listen); err != nil {
+			t.Fatal(err)
+		}
+		d.Address = packets.LocalAddr().String()
+		if stream, err = net.Listen("tcp", d.Address); err != nil {
+			packets.Close()
+			if try == tries || d.Address == listen {
+				t.Fatal(err)
+			}
+		}
 	}
 	for _, server := range []*dns.Server{{PacketConn: packets}, {Listener: stream}} {
 		network := "tcp"

@@ -55,14 +55,16 @@ inline_always _Bool is_not_ours(const struct packet *p, const struct service *se
 }
 
 /* Does a client use the port of a connection again that the table still knows? A SYN alone, which anybody forges, moves
- * none. Flows of UDP end by silence: else ports that are used for ever again would never change sides. */
+ * none. Flows of UDP that are to change sides end by silence: else ports that are used for ever again never would. */
 inline_always _Bool begins_again(const struct packet *p, const struct decision *d, const struct local_connection *known)
 {
 	if (!known || d->quoted)
 		return 0;
 	if (p->protocol == IPPROTO_TCP)
 		return known->id & LOCAL_ENDED && is_syn(p);
-	return (__s32)(connection_clock() - known->last) > FLOW_SILENCE; /* another CPU's clock may be ahead */
+	if ((__s32)(connection_clock() - known->last) <= FLOW_SILENCE) /* another CPU's clock may be ahead */
+		return 0;
+	return (known->id >= PREDECESSOR_ID) != is_left(d->service, predecessor_hash(p, d->service));
 }
 
 /* NO_ID: it is for a server. known: whom a table has for the flow, or NO_ID. A global function: see steer_slow. */

@@ -193,6 +193,10 @@ func TestSilentFlowsOfUDPFollowTheShare(t *testing.T) {
 			w.silence(-time.Second) // as if another CPU had a packet at this moment
 			w.checkVerdict(datagram, known)
 		}
+		share(begins)
+		w.silence(121 * time.Second)
+		w.checkVerdict(datagram, known) // it is where it belongs
+		share(1000 - begins)
 		w.silence(121 * time.Second)
 		clear(w.local)
 		w.checkVerdict(datagram, anew)

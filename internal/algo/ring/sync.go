@@ -228,8 +228,9 @@ func oldest(all [][]Member) (best Member) {
 }
 
 // shares divides the copying of a range among the common nodes of its chains (4.3.2, "Optimizing step (1)"). These receive nothing. The
-// first sends to the nodes before it, the last to those behind it. Nodes between two common nodes may receive from either: what the later
-// one has, the earlier one has, too.
+// first sends to the nodes before it, the last to those behind it. A node between two common nodes may receive from either: what the later
+// one has, the earlier one has, too. Of two in a row, the second may have what a Write that was lost on its way has brought, and the later
+// common node has not: the first would never hear of it. Then nothing is shared.
 //
 // Departs from Anolis, where the later one sends all: here each sends one half of the range, or one of them sends all if the other has
 // nodes of its own at that end of the chain. So no node has two shares whose ranges end with the same key.
@@ -245,7 +246,11 @@ func shares(all [][]Member, r Range) (syncs []Sync) {
 		syncs = append(syncs, Sync{Range: r, Node: chain[sender].Node, To: Places{uint8(first), uint8(after)}})
 	}
 	head, tail := common[0], common[len(common)-1]
-	if head == tail {
+	apart := false // two nodes or more are between some two of them
+	for i, place := range common[1:] {
+		apart = apart || place-common[i] > 2
+	}
+	if head == tail || apart {
 		return []Sync{{Range: r, Node: chain[head].Node}}
 	}
 	behind := tail + 1 // first that the last common node sends the whole range to

@@ -1,6 +1,9 @@
 package api
 
-import "net/netip"
+import (
+	"encoding/json"
+	"net/netip"
+)
 
 // AgentStatus answers PathStatus of an agent.
 type AgentStatus struct {
@@ -49,6 +52,15 @@ type ProbedPort struct {
 	Client   netip.Addr     `json:"client,omitzero"` // that it seemed to be from
 	State    ProbeState     `json:"state"`
 	Age      *Seconds       `json:"age_seconds,omitempty"` // since a probe has shown something; absent: none has
+}
+
+// UnmarshalJSON reads one. Older agents, which probe TCP alone, name no protocol.
+func (p *ProbedPort) UnmarshalJSON(text []byte) error {
+	type plain ProbedPort
+	read := plain{Protocol: "tcp"}
+	err := json.Unmarshal(text, &read)
+	*p = ProbedPort(read)
+	return err
 }
 
 // Packets are what a port is probed with.

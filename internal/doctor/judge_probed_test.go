@@ -1,7 +1,10 @@
 package doctor
 
 import (
+	"encoding/json"
+	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -51,6 +54,22 @@ func TestWhatTheAgentHasProbedCounts(t *testing.T) {
 			if (found.Severity == OK) != (found.Remedy == "") {
 				t.Errorf("%s: %+v", name, found)
 			}
+		}
+	}
+}
+
+// Agents before those that probe UDP name no protocol.
+func TestWhatAnOlderAgentHasProbedIsOfTCP(t *testing.T) {
+	for state, want := range map[api.ProbeState]string{api.ProbeTaken: "SYNs of the agent to tcp port 80 are taken", api.ProbeRefused: "nothing listens where tcp port 80 of 198.51.100.10 is taken: an RST answered"} {
+		f := healthyFacts(RoleAgent)
+		s := &f.File.Fleet.Services[0]
+		s.Ports = []uint16{80}
+		delete(f.Host.Addresses, s.VIP)
+		if err := json.Unmarshal(fmt.Appendf(nil, `[{"at": "%s:80", "state": "%s"}]`, s.VIP, state), &f.Daemon.Probes); err != nil {
+			t.Fatal(err)
+		}
+		if found := append(judgeVIPs(f), judgeListeners(f)...); !slices.ContainsFunc(found, func(f Finding) bool { return strings.Contains(f.Found, want) }) {
+			t.Errorf("%s: %+v", state, found)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package ctl_test
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"net/netip"
 	"os"
@@ -106,6 +107,14 @@ func TestStatusShowsWhatAnAgentHasProbed(t *testing.T) {
 	ctl.expect("status", "tcp 198.51.100.10:80, no address of this host: lost (last 4 s ago)", "198.51.100.10:443, no address of this host: not known (never)",
 		"70 connections of 65536 (9 s ago), 5 evicted")
 	ctl.expect("--json status", `"state": "lost"`, `"age_seconds": 4`, `"room": 65536`)
+}
+
+// Agents before those that probe UDP name no protocol.
+func TestStatusOfAnOlderAgentShowsItsProbes(t *testing.T) {
+	ctl := statusOf(t, func() any {
+		return json.RawMessage(`{"role": "agent", "probes": [{"at": "198.51.100.10:80", "state": "lost"}]}`)
+	})
+	ctl.expect("status", "tcp 198.51.100.10:80, no address of this host: lost (never)")
 }
 
 func TestStatusTellsWhichTierANodeIsOfAndWhoToldIt(t *testing.T) {

@@ -123,8 +123,8 @@ func TestAgentOfANodeIsReadyWherePacketsAreTaken(t *testing.T) {
 	h.await("the pod to be gone", func(s api.AgentStatus) bool { return !s.Ready && probed(s, api.ProbeLost) })
 }
 
-// Promise: The same of UDP, where an application need not answer: what this host passes on past all rules counts, what is sent back is lost, and what nobody has seen is
-// not known; the agent is ready in the first case alone.
+// Promise: The same of UDP, where an application need not answer: what this host passes on past all rules counts, what is sent back is lost, and the agent is not ready then; what
+// nobody has seen is a problem that keeps it from nothing.
 func TestAgentOfANodeIsReadyWhereDatagramsArePassedOn(t *testing.T) {
 	t.Parallel()
 	noRaces(t)
@@ -140,7 +140,7 @@ func TestAgentOfANodeIsReadyWhereDatagramsArePassedOn(t *testing.T) {
 	})
 	h.nft("table inet f {\nchain c {\ntype filter hook forward priority 0\nudp dport 8080 drop\n}\n}\n")
 	h.await("a firewall", func(s api.AgentStatus) bool {
-		return !s.Ready && probed(s, api.ProbeUnknown) && says(s.NotReady, "whether packets to its udp port 80 are taken here is not known: nothing answers datagrams")
+		return s.Ready && probed(s, api.ProbeUnknown) && says(s.Problems, "whether packets to its udp port 80 are taken here is not known: nothing answers datagrams")
 	})
 	h.nft("delete table inet f\n")
 	h.await("no firewall", func(s api.AgentStatus) bool { return s.Ready && probed(s, api.ProbePassed) })

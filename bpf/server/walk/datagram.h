@@ -61,15 +61,16 @@ inline_always __u32 *datagram_note(const struct ends *e, _Bool answers)
 	__builtin_memcpy(key.client, answers ? e->destination : e->source, 16);
 	key.service.port = answers ? e->source_port : e->destination_port;
 	key.client_port = answers ? e->destination_port : e->source_port;
-	return bpf_map_lookup_elem(&probes, &key);
+	return probe_note(&key);
 }
 
 /* Does it leave because of a probe by UDP? */
 static __noinline int is_datagram_probe(struct __sk_buff *skb)
 {
 	_Bool ipv6 = skb->protocol == bpf_htons(ETH_P_IPV6);
-	__u32 said = PROBE_ANSWERED, *fate;
+	enum probe_fate said = PROBE_ANSWERED;
 	struct ends e;
+	__u32 *note;
 
 	if ((!ipv6 && skb->protocol != bpf_htons(ETH_P_IP)) || !ends_read(&e, skb, ETH_HLEN, ipv6))
 		return 0;
@@ -83,17 +84,17 @@ static __noinline int is_datagram_probe(struct __sk_buff *skb)
 											: PROBE_REJECTED;
 		if (!ends_read(&e, skb, e.l4 + sizeof(struct icmp_header), ipv6) || e.protocol != IPPROTO_UDP)
 			return 0;
-		fate = datagram_note(&e, 0);
+		note = datagram_note(&e, 0);
 	} else if (e.protocol == IPPROTO_UDP) {
-		fate = datagram_note(&e, 1);
-		if (!fate) {
-			fate = datagram_note(&e, 0);
+		note = datagram_note(&e, 1);
+		if (!note) {
+			note = datagram_note(&e, 0);
 			said = PROBE_RETURNED;
 		}
 	} else {
 		return 0;
 	}
-	if (fate)
-		*fate = said;
-	return !!fate;
+	if (note)
+		probe_ends(note, said);
+	return !!note;
 }

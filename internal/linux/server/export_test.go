@@ -1,7 +1,11 @@
 // What tests of the other package need of this one's inside.
 package server
 
-import "github.com/cilium/ebpf"
+import (
+	"time"
+
+	"github.com/cilium/ebpf"
+)
 
 // AttachTC runs the programs at tc only.
 func (s *Server) AttachTC(ifindex int) error {
@@ -44,4 +48,17 @@ func (s *Server) LiveProgram() (ebpf.ProgramID, error) {
 	}
 	id, _ := info.ID()
 	return id, nil
+}
+
+// AgeNotes makes the notes of probes as old as they are after a time.
+func (s *Server) AgeNotes(by time.Duration) error {
+	var key translatedFlow
+	var note uint32
+	notes := s.objects.Probes.Iterate()
+	for notes.Next(&key, &note) {
+		if err := s.objects.Probes.Put(key, note-uint32(by>>timeShift)<<fateBits); err != nil {
+			return err
+		}
+	}
+	return notes.Err()
 }

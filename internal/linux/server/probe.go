@@ -30,7 +30,8 @@ const (
 )
 
 // Probe is a SYN, or an empty datagram, that this host is made to receive after the tunnel: a device's tc ingress, address translation, routes and firewall
-// meet it as a client's. Whatever answers it leaves by a device with the programs is noted there and dropped.
+// meet it as a client's. What leaves because of it by a device with the programs is noted there and dropped, for eight seconds at most: a client's own packets
+// between the same ends are not told from it.
 type Probe struct {
 	Device          *net.Interface // that it seems to come in by
 	Client, Service netip.AddrPort // that it seems to come from; where to. No two probes within some minutes have both in common
@@ -47,6 +48,8 @@ func (p *Probe) protocol() uint8 {
 
 // Implementation constants of the frame.
 const (
+	fateBits    = 8  // PROBE_FATE_BITS
+	timeShift   = 30 // PROBE_TIME_SHIFT
 	probeHops   = 64
 	probeWindow = 65535
 	probeMSS    = 1200
@@ -64,15 +67,22 @@ func (s *Server) SendProbe(p *Probe) error {
 	if err := looks.Set(uint32(1)); err != nil {
 		return fmt.Errorf("have programs look for probes: %w", err)
 	}
-	if err := s.objects.Probes.Put(probeKey(p), uint32(ProbeUnanswered)); err != nil {
+	now, err := monotonic()
+	if err != nil {
+		return err
+	}
+	if err := s.objects.Probes.Put(probeKey(p), uint32(now>>timeShift)<<fateBits|uint32(ProbeUnanswered)); err != nil {
 		return fmt.Errorf("note a probe of %s: %w", p.Service, err)
 	}
 	return s.receive(p, p.Sequence, tcpSYN)
 }
 
-// EndProbe lets whoever has answered a probe forget it.
+// EndProbe lets whoever has answered a probe forget it. What leaves because of one by UDP leaves from then on.
 func (s *Server) EndProbe(p *Probe) error {
-	if p.UDP { // nobody remembers it
+	if p.UDP {
+		if err := s.objects.Probes.Delete(probeKey(p)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("forget a probe of %s: %w", p.Service, err)
+		}
 		return nil
 	}
 	return s.receive(p, p.Sequence+1, tcpRST)
@@ -80,11 +90,11 @@ func (s *Server) EndProbe(p *Probe) error {
 
 // ProbeFate returns what has become of a probe so far.
 func (s *Server) ProbeFate(p *Probe) (Fate, error) {
-	var fate uint32
-	if err := s.objects.Probes.Lookup(probeKey(p), &fate); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+	var note uint32
+	if err := s.objects.Probes.Lookup(probeKey(p), &note); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return 0, fmt.Errorf("read what became of a probe of %s: %w", p.Service, err)
 	}
-	return Fate(fate), nil
+	return Fate(note & (1<<fateBits - 1)), nil
 }
 
 func probeKey(p *Probe) translatedFlow {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -279,11 +280,88 @@ func TestDatagramsShowWhetherTheHostTakesAServicesPackets(t *testing.T) {
 	}
 }
 
+// Promise: Probes of UDP cost no client its answers: what is noted of one ends with it, after some seconds also where no agent ends it, and with the next agent.
+func TestClientsOfAProbesAddressAreAnswered(t *testing.T) {
+	r := newRig(t, rigOptions{plain: true})
+	dir := r.pins()
+	r.attach(dir)
+	for vip, address := range []string{"10.9.0.1", "fd09::1"} {
+		service := netip.AddrPortFrom(r.vips[vip], servicePort)
+		r.receiveAt(r.server, service.String(), true)
+		for name, end := range map[string]func(*server.Probe) error{
+			"ended":               func(p *server.Probe) error { return r.agent.EndProbe(p) },
+			"of an agent killed":  func(*server.Probe) error { return r.agent.AgeNotes(10 * time.Second) },
+			"of an agent before":  func(*server.Probe) error { return errors.Join(r.agent.Close(), r.reopen(dir)) },
+			"ended, and repeated": func(p *server.Probe) error { return errors.Join(r.agent.EndProbe(p), r.agent.EndProbe(p)) },
+		} {
+			client := netip.AddrPortFrom(netip.MustParseAddr(address), 500)
+			r.asks(client, service)
+			probe := server.Probe{Client: client, Service: service, UDP: true}
+			progtest.Check(t, r.server.Do(func() (err error) {
+				if probe.Device, err = net.InterfaceByName("eth0"); err == nil {
+					err = r.agent.SendProbe(&probe)
+				}
+				return err
+			}))
+			await.Nil(t, "the answer to a probe of "+service.String(), func() error {
+				fate, err := r.agent.ProbeFate(&probe)
+				if err == nil && fate != server.ProbeAnswered {
+					err = fmt.Errorf("its fate is %d", fate)
+				}
+				return err
+			})
+			progtest.Check(t, end(&probe))
+			t.Log(name)
+			r.asks(client, service)
+		}
+	}
+}
+
+// reopen is an agent's start after another one's end; it has probed.
+func (r *rig) reopen(dir string) error {
+	r.attach(dir)
+	return r.server.Do(func() error {
+		device, err := net.InterfaceByName("eth0")
+		if err != nil {
+			return err
+		}
+		return r.agent.SendProbe(&server.Probe{Device: device, Client: netip.MustParseAddrPort("192.0.2.1:9"), Service: netip.AddrPortFrom(r.vips[0], servicePort), UDP: true})
+	})
+}
+
+// asks sends datagrams from a port of the client's until one is answered.
+func (r *rig) asks(from, to netip.AddrPort) {
+	r.t.Helper()
+	var socket net.Conn
+	progtest.Check(r.t, r.client.Do(func() (err error) {
+		dialer := net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(from)}
+		socket, err = dialer.Dial("udp", to.String())
+		return err
+	}))
+	defer socket.Close()
+	await.Nil(r.t, fmt.Sprintf("an answer from %s to %s", to, from), func() error {
+		_, err := socket.Write([]byte("who?"))
+		if err == nil {
+			err = socket.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+		}
+		if err == nil {
+			_, err = socket.Read(make([]byte, 16))
+		}
+		return err
+	})
+}
+
 // receive takes datagrams at port 8080 of a namespace, and may answer.
 func (r *rig) receive(space *netspace.Space, answers bool) {
 	r.t.Helper()
+	r.receiveAt(space, ":8080", answers)
+}
+
+// receiveAt is receive at an address and a port.
+func (r *rig) receiveAt(space *netspace.Space, at string, answers bool) {
+	r.t.Helper()
 	var socket net.PacketConn
-	progtest.Check(r.t, space.Do(func() (err error) { socket, err = net.ListenPacket("udp", ":8080"); return err }))
+	progtest.Check(r.t, space.Do(func() (err error) { socket, err = net.ListenPacket("udp", at); return err }))
 	r.t.Cleanup(func() { socket.Close() })
 	go func() {
 		for {

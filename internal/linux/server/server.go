@@ -112,7 +112,8 @@ func Open(dir string, limits Limits) (*Server, error) {
 	if err := spec.LoadAndAssign(&server.objects, &options); err != nil {
 		return nil, errors.Join(fmt.Errorf("load the server's programs: %w", err), server.host.Close())
 	}
-	if err = errors.Join(server.FollowClock(), server.readRows()); err == nil && len(server.rows) > 0 {
+	forget := replace[translatedFlow, uint32](server.objects.Probes, nil) // an earlier process's probes
+	if err = errors.Join(server.FollowClock(), forget, server.readRows()); err == nil && len(server.rows) > 0 {
 		err = server.advance() // the earlier process may have ended between publishing and this
 	}
 	if err != nil {

@@ -26,6 +26,7 @@ const (
 	perLook  = 32               // probes at most
 	patience = 3 * time.Second  // for an answer
 	longer   = 5 * time.Second  // by UDP: for ICMP from a host that looks for a neighbour first
+	ports    = 32               // of clients that are tried for one probe
 	tries    = 2                // in a row without one: packets are lost
 	life     = 30 * time.Second // of what a probe has shown, beyond the time that a round takes
 	lastPort = 1023             // of clients: connections of others begin at higher ones
@@ -33,6 +34,9 @@ const (
 
 // Clients where a service allows any, which no host has (RFC 5737, RFC 3849).
 var anybody = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
+
+// used are the ports up to lastPort that clients of UDP send from, as both ends have one: DNS, DHCP, TFTP, portmap, NTP, NetBIOS, SNMP, LDAP, IKE, syslog, RIP, DHCPv6.
+var used = []uint16{53, 67, 68, 69, 111, 123, 137, 138, 161, 162, 389, 500, 514, 520, 521, 546, 547}
 
 // Path is the data path.
 type Path interface {
@@ -154,20 +158,21 @@ func (p *Probes) judge(one *port, now time.Time) {
 	if fate == server.ProbeUnanswered && now.Sub(one.sent) < one.of.patience() {
 		return
 	}
-	one.open, one.silent = false, ""
+	one.open = false
 	passed := false
 	if one.of.udp && (fate == server.ProbeUnanswered || fate == server.ProbeRejected) {
 		if passed, err = p.passedOn(&one.probe); passed && fate == server.ProbeRejected { // by the host that it was passed on to: this one
 			fate = server.ProbeRefused
-		} else if !passed && fate == server.ProbeUnanswered {
-			one.notSeen(err)
-			return
 		}
 	}
-	if fate == server.ProbeAnswered {
+	if one.of.udp || fate == server.ProbeAnswered {
 		if err := p.path.EndProbe(&one.probe); err != nil {
 			one.unprobable = err.Error()
 		}
+	}
+	if one.of.udp && !passed && fate == server.ProbeUnanswered {
+		p.notSeen(one, err, now)
+		return
 	}
 	if passed || taken(fate) {
 		one.lost = 0
@@ -189,7 +194,7 @@ func (p *Probes) judge(one *port, now time.Time) {
 	if !one.known || one.arrives() != (passed || taken(fate)) {
 		one.since = now
 	}
-	one.fate, one.passed, one.shown, one.known, one.at = fate, passed, number, true, now
+	one.fate, one.passed, one.shown, one.known, one.silent, one.at = fate, passed, number, true, "", now
 }
 
 // arrives: packets reach whoever they are for, as far as can be seen.
@@ -202,9 +207,20 @@ func (p *Probes) passedOn(probe *server.Probe) (bool, error) {
 }
 
 // notSeen takes note that nothing is known of a datagram: it may have been dropped, or something took it that connection tracking does not see.
-func (one *port) notSeen(err error) {
+func (p *Probes) notSeen(one *port, err error, now time.Time) {
 	if one.lost++; one.lost < tries {
 		return
+	}
+	if one.of.last != 0 {
+		one.lost = 0
+		whole := one.walk.miss(one.of, one.probe.Service.Port(), now)
+		one.probe.Service = netip.AddrPortFrom(one.probe.Service.Addr(), p.next(one))
+		if !whole {
+			if one.known {
+				one.at = now
+			}
+			return
+		}
 	}
 	one.known = false
 	if one.silent = "nothing answers datagrams, and connection tracking does not know of any that was passed on"; err != nil {
@@ -222,21 +238,55 @@ func (p *Probes) send(one *port, programs func(*net.Interface) bool, balancers [
 	if err != nil {
 		return err
 	}
-	number := one.probe.Client.Port()%lastPort + 1 // another one: what was tracked of the last probe holds for a while
-	one.probe.Client, one.probe.Device, one.probe.Sequence = netip.AddrPortFrom(client, number), device, rand.Uint32()
+	from, err := p.from(one, client)
+	if err != nil {
+		return err
+	}
+	one.probe.Client, one.probe.Device, one.probe.Sequence = from, device, rand.Uint32()
 	err = p.path.SendProbe(&one.probe)
 	one.open = err == nil
 	return err
 }
 
+// from is a probe's client with another port than before: what was tracked of the last probe holds for a while. By UDP it is one without a flow, as the answers to
+// that would not leave.
+func (p *Probes) from(one *port, client netip.Addr) (netip.AddrPort, error) {
+	number := one.probe.Client.Port()
+	for range ports {
+		number = number%lastPort + 1
+		one.probe.Client = netip.AddrPortFrom(client, number)
+		if !one.of.udp {
+			return one.probe.Client, nil
+		}
+		if slices.Contains(used, number) {
+			continue
+		}
+		if to, err := p.tracked(one.probe.Client, one.probe.Service); err != nil || !to.IsValid() { // judge tells of an error
+			return one.probe.Client, nil
+		}
+	}
+	return netip.AddrPort{}, fmt.Errorf("%s itself has flows to %s from many ports", client, one.probe.Service)
+}
+
 // client is who a probe is from: one whom the service allows, whom answers reach by a device that has the programs, as they would leave this
-// host by others.
+// host by others. By UDP it is no client that may ask by itself, if others are allowed: the first address of a network is no host's (RFC 1122 3.2.1.3, RFC 4291 2.6.1).
 func (p *Probes) client(one *port, programs func(*net.Interface) bool, balancers []netip.Addr) (netip.Addr, *net.Interface, error) {
 	s, vip := one.service, one.probe.Service.Addr()
 	candidates := slices.Concat(balancers, anybody)
+	var hosts []netip.Addr
 	for _, prefix := range s.Allow {
-		candidates = append(candidates, prefix.Addr().Next(), prefix.Addr())
+		network := prefix.Masked().Addr()
+		switch {
+		case !one.of.udp:
+			candidates = append(candidates, prefix.Addr().Next(), prefix.Addr())
+		case prefix.Bits() < prefix.Addr().BitLen()-1:
+			candidates = append(candidates, network)
+			hosts = append(hosts, network.Next())
+		default:
+			hosts = append(hosts, network)
+		}
 	}
+	candidates = append(candidates, hosts...)
 	why := errors.New("no client of its family is allowed")
 	for _, client := range candidates {
 		if client.Is4() != vip.Is4() || client.IsUnspecified() || !allowed(s.Allow, client) {
@@ -324,7 +374,7 @@ func (t target) how(fate server.Fate) string {
 		server.ProbeReturned: "this host sends them back to the network", server.ProbeUnreachable: "ICMP says that they do not arrive"}[fate]
 }
 
-// Obstacles are why packets of services are lost, or may be. problems: of which ports of ranges they are.
+// Obstacles are why packets of services are lost, or may be. problems: of which ports of ranges they are, and of which by UDP no probe can tell.
 func (p *Probes) Obstacles(now time.Time) (found, problems []string) {
 	for _, s := range p.services {
 		for _, vip := range s.Service.VIPs() {
@@ -337,8 +387,8 @@ func (p *Probes) Obstacles(now time.Time) (found, problems []string) {
 				continue
 			}
 			targets := p.targets(s.Service, vip)
-			found = append(found, p.unknown(targets, now)...)
-			problems = append(problems, p.holes(targets)...)
+			unknown, unseen := p.unknown(targets, now)
+			found, problems = append(found, unknown...), slices.Concat(problems, unseen, p.holes(targets))
 		}
 	}
 	slices.Sort(found)
@@ -346,17 +396,22 @@ func (p *Probes) Obstacles(now time.Time) (found, problems []string) {
 	return slices.Compact(found), slices.Compact(problems)
 }
 
-// unknown tells of ports that no probe has shown anything of lately.
-func (p *Probes) unknown(targets []target, now time.Time) (list []string) {
+// unknown tells of ports that no probe has shown anything of lately. unseen: datagrams to them may be taken all the same, and no probe can tell.
+func (p *Probes) unknown(targets []target, now time.Time) (unknown, unseen []string) {
 	for _, at := range targets {
 		one := p.ports[at]
 		if one == nil || p.fresh(one, now) {
 			continue
 		}
 		why := cmp.Or(one.unprobable, one.silent, "no probe has shown it yet")
-		list = append(list, fmt.Sprintf("%s is not an address of this host: whether packets to its %s port %d are taken here is not known: %s", at.first.Addr(), at.protocol(), one.probe.Service.Port(), why))
+		text := fmt.Sprintf("%s is not an address of this host: whether packets to its %s port %d are taken here is not known: %s", at.first.Addr(), at.protocol(), one.probe.Service.Port(), why)
+		if at.udp && cmp.Or(one.unprobable, one.silent) != "" {
+			unseen = append(unseen, text)
+		} else {
+			unknown = append(unknown, text)
+		}
 	}
-	return list
+	return unknown, unseen
 }
 
 // Status returns what is known of each port.

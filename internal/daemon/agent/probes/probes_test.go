@@ -22,6 +22,8 @@ type host struct {
 	refuses error
 	silent  map[netip.Addr]bool // neighbours that do not answer
 	to      netip.AddrPort      // where connection tracking has datagrams go on to
+	through map[uint16]bool     // the services' ports whose datagrams alone go there; nil: all
+	busy    func(uint16) bool   // a client's ports that have flows of its own
 	blind   error               // it cannot be asked
 	sent    []server.Probe
 	ended   []server.Probe
@@ -53,7 +55,8 @@ var (
 
 func newHost() *host {
 	h := &host{fates: map[uint16]server.Fate{}, silent: map[netip.Addr]bool{}, now: time.Unix(1e9, 0)}
-	h.Probes = New(h, func(netip.AddrPort, netip.AddrPort) (netip.AddrPort, error) { return h.to, h.blind }, func(address netip.Addr) (*net.Interface, error) {
+	h.busy = func(uint16) bool { return false }
+	h.Probes = New(h, h.tracked, func(address netip.Addr) (*net.Interface, error) {
 		if h.silent[address] {
 			return nil, errors.New("neighbour not resolved yet")
 		}
@@ -63,6 +66,14 @@ func newHost() *host {
 		return &net.Interface{Index: 1, Name: "eth0"}, nil
 	})
 	return h
+}
+
+func (h *host) tracked(client, service netip.AddrPort) (to netip.AddrPort, err error) {
+	sent := slices.ContainsFunc(h.sent, func(p server.Probe) bool { return p.Client == client && p.Service == service })
+	if h.busy(client.Port()) || sent && (h.through == nil || h.through[service.Port()]) {
+		to = h.to
+	}
+	return to, h.blind
 }
 
 // look lets seconds pass.
@@ -120,7 +131,7 @@ func TestNothingIsKnownBeforeAProbe(t *testing.T) {
 }
 
 // Promise: An agent is ready for a UDP service at a VIP that its host does not have where an application answers, or connection tracking has seen datagrams go on to another
-// address; where ICMP or the way back to the network says that they are lost, or nothing is seen of them, it is not ready and says which.
+// address; where ICMP or the way back to the network says that they are lost it is not ready; where nothing is seen of them it says which.
 func TestWhatBecomesOfDatagramsCounts(t *testing.T) {
 	pod, own := netip.MustParseAddrPort("10.244.1.7:5353"), netip.AddrPortFrom(vip, 53)
 	for name, test := range map[string]struct {
@@ -129,6 +140,7 @@ func TestWhatBecomesOfDatagramsCounts(t *testing.T) {
 		blind          error
 		state          api.ProbeState
 		lost, obstacle string
+		problem        string
 	}{
 		"answered":                         {fate: server.ProbeAnswered, state: api.ProbeTaken},
 		"passed on":                        {to: pod, state: api.ProbePassed},
@@ -138,26 +150,26 @@ func TestWhatBecomesOfDatagramsCounts(t *testing.T) {
 		"passed on to a host that is gone": {fate: server.ProbeUnreachable, to: pod, state: api.ProbeLost, obstacle: "ICMP says"},
 		"returned": {fate: server.ProbeReturned, state: api.ProbeLost, lost: "datagrams to its udp port 53 are lost here: this host sends them back",
 			obstacle: "datagrams to its udp port 53 are lost here: this host sends them back"},
-		"nothing is seen":        {state: api.ProbeUnknown, obstacle: "udp port 53 are taken here is not known: nothing answers datagrams, and connection tracking does not know"},
-		"tracked, not passed on": {to: own, state: api.ProbeUnknown, obstacle: "udp port 53 are taken here is not known: nothing answers"},
-		"no tracking":            {blind: errors.New("no nf_conntrack_netlink"), state: api.ProbeUnknown, obstacle: "is not known: nothing answers datagrams, and no nf_conntrack_netlink"},
+		"nothing is seen":        {state: api.ProbeUnknown, problem: "udp port 53 are taken here is not known: nothing answers datagrams, and connection tracking does not know"},
+		"tracked, not passed on": {to: own, state: api.ProbeUnknown, problem: "udp port 53 are taken here is not known: nothing answers"},
+		"no tracking":            {blind: errors.New("no nf_conntrack_netlink"), state: api.ProbeUnknown, problem: "is not known: nothing answers datagrams, and no nf_conntrack_netlink"},
 	} {
 		h, s := newHost(), service(53)
 		s.Protocol = model.ProtocolUDP
 		h.fates[53], h.to, h.blind = test.fate, test.to, test.blind
 		h.Set(of(s), []netip.Addr{vip}, "chain c")
 		h.look(16)
-		h.says(t, name, s, test.lost, test.obstacle, "")
+		h.says(t, name, s, test.lost, test.obstacle, test.problem)
 		if status := h.Status(h.now); len(status) != 1 || status[0].State != test.state || status[0].Protocol != "udp" {
 			t.Errorf("%s: %+v", name, status)
 		}
-		if len(h.ended) > 0 && test.fate != server.ProbeAnswered {
-			t.Errorf("%s: %d were ended", name, len(h.ended))
+		if len(h.ended) == 0 || !slices.Equal(h.ended, h.sent[:len(h.ended)]) || len(h.ended) < len(h.sent)-1 {
+			t.Errorf("%s: %d of %d were ended", name, len(h.ended), len(h.sent))
 		}
 		// what was seen is no proof for long once it is seen no more
 		h.fates[53], h.to, h.blind = server.ProbeUnanswered, netip.AddrPort{}, nil
 		h.look(40)
-		h.says(t, name+", and no more", s, "", "udp port 53 are taken here is not known: nothing answers", "")
+		h.says(t, name+", and no more", s, "", "", "udp port 53 are taken here is not known: nothing answers")
 		h.fates[53] = server.ProbeAnswered
 		h.look(20)
 		h.says(t, name+", and answered", s, "", "", "")
@@ -173,6 +185,48 @@ func TestDatagramsAreFew(t *testing.T) {
 	h.look(120)
 	if len(h.sent) < 6 || len(h.sent) > 8 {
 		t.Errorf("%d datagrams in two minutes", len(h.sent))
+	}
+}
+
+// Promise: A probe by UDP is not from a client that may ask by itself where the service allows others, nor from a port that has a flow or that clients use; what is noted of it ends
+// when its answer is there, or is late.
+func TestDatagramsAreFromNoClientsPort(t *testing.T) {
+	for allow, want := range map[string]string{
+		"": "10.9.0.1", "203.0.113.7/32 198.51.100.0/24": "198.51.100.0", "203.0.113.7/32 203.0.113.8/31": "203.0.113.7", "2001:db8:7::1/128 2001:db8:8::/64": "2001:db8:8::",
+	} {
+		h, s := newHost(), service(53)
+		if s.Protocol = model.ProtocolUDP; strings.Contains(want, ":") {
+			s.VIP = vip6
+		}
+		for prefix := range strings.FieldsSeq(allow) {
+			s.Allow = append(s.Allow, netip.MustParsePrefix(prefix))
+		}
+		h.to, h.fates[53] = netip.MustParseAddrPort("10.244.1.7:5353"), server.ProbeAnswered
+		h.busy = func(port uint16) bool { return port%3 == 0 }
+		h.Set(of(s), []netip.Addr{s.VIP}, "chain c")
+		h.look(16 * lastPort)
+		seen := map[uint16]bool{}
+		for _, probe := range h.sent {
+			if seen[probe.Client.Port()] = true; probe.Client.Addr().String() != want {
+				t.Fatalf("allow %q: from %s, not %s", allow, probe.Client, want)
+			}
+		}
+		for _, port := range append([]uint16{3, 999}, used...) {
+			if seen[port] {
+				t.Errorf("allow %q: from port %d", allow, port)
+			}
+		}
+		if len(seen) < lastPort/2 || len(h.sent)-len(h.ended) > 1 {
+			t.Errorf("allow %q: from %d ports, %d of %d were ended", allow, len(seen), len(h.ended), len(h.sent))
+		}
+		h.sent, h.busy = nil, func(uint16) bool { return true }
+		if h.look(20); len(h.sent) > 0 {
+			t.Errorf("allow %q: a client's own flow was probed: %+v", allow, h.sent)
+		}
+		h.busy = func(uint16) bool { return false }
+		if h.look(2); len(h.sent) == 0 {
+			t.Errorf("allow %q: no probe once a port has no flow", allow)
+		}
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 
 // Implementation constants of ranges, whose ports take turns. Applications and firewalls may leave some of a range out, so that single ports say little.
 const (
-	turn    = time.Second // between two probes of a range
+	turn    = time.Second // between two SYNs to a range
 	inARow  = 3           // ports of a range whose packets are lost, until all are: as many times more as fewer of those before were taken
 	askHole = 5           // turns from one of a port whose packets were lost to its next
 )
@@ -42,10 +42,10 @@ func (t target) packets() string {
 // period between two probes.
 func (t target) period() time.Duration {
 	switch {
-	case t.last != 0:
-		return turn
 	case t.udp:
 		return calm
+	case t.last != 0:
+		return turn
 	}
 	return period
 }
@@ -91,6 +91,7 @@ type walk struct {
 	run   int    // ports in a row whose packets were lost
 	fates uint64 // of the last ports, the newest first: 1: packets were taken
 	seen  int    // of fates
+	blind int    // ports in a row of which nothing was seen
 	hole  *hole
 }
 
@@ -104,6 +105,9 @@ type hole struct {
 // judge takes what became of a port's probe, and reports whether it counts for the whole range.
 func (w *walk) judge(of target, number uint16, fate server.Fate, arrives bool, now time.Time) bool {
 	known := w.hole != nil && w.hole.number == number
+	if arrives {
+		w.blind = 0
+	}
 	switch {
 	case arrives && known:
 		w.hole, w.run = nil, 0
@@ -118,6 +122,17 @@ func (w *walk) judge(of target, number uint16, fate server.Fate, arrives bool, n
 		w.note(0)
 	}
 	return arrives || w.run >= int(min(w.enough(), of.size()))
+}
+
+// miss takes that nothing was seen of a port's datagrams, and reports whether it counts for the whole range.
+func (w *walk) miss(of target, number uint16, now time.Time) bool {
+	if w.hole != nil && w.hole.number == number {
+		w.hole.fate = server.ProbeUnanswered
+	} else {
+		w.hole = &hole{number, server.ProbeUnanswered, now}
+		w.blind++
+	}
+	return w.blind >= int(min(w.enough(), of.size()))
 }
 
 func (w *walk) note(fate uint64) {
@@ -170,8 +185,12 @@ func (p *Probes) holes(targets []target) (list []string) {
 	for _, at := range targets {
 		if one := p.ports[at]; one != nil && one.walk.hole != nil && one.known && one.arrives() {
 			h := one.walk.hole
-			list = append(list, fmt.Sprintf("%s is not an address of this host, and since %s %s to its %s port %d, of %d to %d, are lost here, while others are taken: %s",
-				at.first.Addr(), h.since.UTC().Format(time.RFC3339), at.packets(), at.protocol(), h.number, at.first.Port(), at.last, at.how(h.fate)))
+			lost := "are lost here, while others are taken"
+			if at.udp && h.fate == server.ProbeUnanswered {
+				lost = "are not seen to be taken here, while others are"
+			}
+			list = append(list, fmt.Sprintf("%s is not an address of this host, and since %s %s to its %s port %d, of %d to %d, %s: %s",
+				at.first.Addr(), h.since.UTC().Format(time.RFC3339), at.packets(), at.protocol(), h.number, at.first.Port(), at.last, lost, at.how(h.fate)))
 		}
 	}
 	return list

@@ -101,3 +101,66 @@ func TestARangeThatIsTakenInPartStaysSo(t *testing.T) {
 		h.says(t, "all are lost", s, "are lost here: this host sends them back", "are lost here: this host sends them back", "")
 	}
 }
+
+// Promise: Of a range of UDP ports, one of which nothing is seen is a problem with its name and keeps none of the others from their turn; where nothing is seen of three in a row
+// that is said of the range, and the agent stays ready.
+func TestUnseenPortsOfARange(t *testing.T) {
+	for _, r := range []model.PortRange{{First: 8000, Last: 8019}, {First: 80, Last: 81}, {First: 443, Last: 443}} {
+		h, s, ports := withRange(r)
+		s.Protocol = model.ProtocolUDP
+		clear(h.fates)
+		h.to, h.through = netip.MustParseAddrPort("10.244.1.7:5353"), map[uint16]bool{}
+		for _, number := range ports {
+			h.through[number] = true
+		}
+		h.Set(of(s), []netip.Addr{vip}, "chain c")
+		ready := func(when string) {
+			t.Helper()
+			for range 60 * (len(ports) + 5) {
+				h.look(1)
+				if obstacles, _ := h.Obstacles(h.now); len(obstacles) > 0 {
+					t.Fatalf("%v, %s: %v", r, when, obstacles)
+				}
+			}
+		}
+		h.look(10)
+		ready("all are seen")
+		h.says(t, "all are seen", s, "", "", "")
+		unseen := ports[len(ports)/2]
+		if delete(h.through, unseen); len(ports) > 1 {
+			h.sent = nil
+			ready("one is not seen")
+			h.says(t, "one is not seen", s, "", "", fmt.Sprintf("udp port %d, of %d to %d, are not seen to be taken here, while others are: nothing answers", unseen, ports[0], r.Last))
+			asked := map[uint16]bool{}
+			for _, probe := range h.sent {
+				asked[probe.Service.Port()] = true
+			}
+			if len(asked) != len(ports) {
+				t.Errorf("%v: %d of %d ports were asked", r, len(asked), len(ports))
+			}
+		}
+		clear(h.through)
+		h.sent = nil
+		ready("none is seen")
+		h.says(t, "none is seen", s, "", "", "are taken here is not known: nothing answers datagrams")
+		if perMinute := len(h.sent) * 60 / (60 * (len(ports) + 5)); perMinute > 60/int(calm.Seconds())*2 {
+			t.Errorf("%v: %d datagrams a minute", r, perMinute)
+		}
+		for _, number := range ports {
+			h.through[number] = true
+		}
+		ready("all are seen again")
+		h.says(t, "all are seen again", s, "", "", "")
+	}
+}
+
+// As those to a port, datagrams to a range are seen by an application, which may have many of its ports.
+func TestDatagramsToARangeAreFew(t *testing.T) {
+	h, s, _ := withRange(model.PortRange{First: 8000, Last: 8099})
+	s.Protocol = model.ProtocolUDP
+	h.Set(of(s), []netip.Addr{vip}, "chain c")
+	h.look(120)
+	if len(h.sent) < 6 || len(h.sent) > 8 {
+		t.Errorf("%d datagrams in two minutes", len(h.sent))
+	}
+}

@@ -24,8 +24,11 @@ import (
 // Before Linux 6.6 programs at tc are filters of a clsact qdisc (Linux 4.5). A filter is nobody's: no descriptor or pin holds it, and it
 // stays when its process ends. Ours are known by their names. Programs return TC_ACT_UNSPEC, so that the filters of others work as before.
 
+// filterPrefix begins the names of all of ours.
+const filterPrefix = "ballast:"
+
 // filterName shows in `tc filter show`.
-func filterName(dir string, hook Hook) string { return "ballast:" + hook.Name + ":" + dir }
+func filterName(dir string, hook Hook) string { return filterPrefix + hook.Name + ":" + dir }
 
 // ownerOf is the directory that the name of a filter of ours is made of; empty: it is somebody else's.
 func ownerOf(filter netlink.Filter, hook Hook) string {

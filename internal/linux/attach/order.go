@@ -4,8 +4,10 @@ package attach
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 
@@ -13,8 +15,10 @@ import (
 	"github.com/ballast-lb/ballast/internal/linux/pin"
 )
 
-// ownPrograms are what the kernel calls ours, of all roles: which of them comes first makes no difference.
-var ownPrograms = []string{"server_xdp", "server_ingress", "server_egress", "lb", "lb_release", "check_ingress", "check_egress", "bfd_ingress", "segment_ingress", "pass", "lose"}
+// ownPrograms are what the kernel calls ours, of all roles: which of them comes first makes no difference. Programs of others may be called so, too, where a
+// map is named: ours use it.
+var ownPrograms = map[string]string{"server_xdp": "", "server_ingress": "", "server_egress": "", "lb": AgentProgram, "lb_release": "",
+	"check_ingress": "", "check_egress": "", "bfd_ingress": "", "segment_ingress": ""}
 
 // Ahead says which programs of others see packets at the hook before ours, one line each. What they end, redirect or change reaches ours not at all, or changed.
 func (a *TC) Ahead() (lines []string, err error) {
@@ -50,27 +54,64 @@ func (a *TC) ahead(of ebpf.ProgramID) (found []other, err error) {
 		if p.ID == of {
 			return found, nil
 		}
-		if name, err := ProgramName(uint32(p.ID)); err != nil { // it has gone since, or cannot be asked
-			found = append(found, other{"?", p.ID})
-		} else if !slices.Contains(ownPrograms, name) {
+		if name, matters := isOther(p.ID); matters {
 			found = append(found, other{name, p.ID})
 		}
 	}
 	return nil, nil
 }
 
-// filtersAhead is Ahead before tcx.
+// isOther reports whether a program is somebody else's, and may keep packets from ours. One that has gone since, or cannot be asked, is called "?".
+func isOther(id ebpf.ProgramID) (name string, matters bool) {
+	program, err := ebpf.NewProgramFromID(id)
+	if err != nil {
+		return "?", true
+	}
+	defer program.Close()
+	info, err := program.Info()
+	if err != nil {
+		return "?", true
+	}
+	needs, listed := ownPrograms[info.Name]
+	return info.Name, !(listed && (needs == "" || usesMap(info, needs)) || info.Name == "pass" && onlyPasses(info))
+}
+
+// usesMap reports whether a program uses a map of this name.
+func usesMap(program *ebpf.ProgramInfo, name string) bool {
+	ids, _ := program.MapIDs()
+	return slices.ContainsFunc(ids, func(id ebpf.MapID) bool {
+		m, err := ebpf.NewMapFromID(id)
+		if err != nil {
+			return false
+		}
+		defer m.Close()
+		info, err := m.Info()
+		return err == nil && info.Name == name
+	})
+}
+
+// onlyPasses reports whether an XDP program does nothing, as our pass program: it keeps no packet from anybody.
+func onlyPasses(program *ebpf.ProgramInfo) bool {
+	const pass = 2 // XDP_PASS
+	return program.Type == ebpf.XDP && slices.ContainsFunc([]asm.Instruction{asm.Mov.Imm(asm.R0, pass), asm.Mov.Imm32(asm.R0, pass)}, func(first asm.Instruction) bool {
+		return (&ebpf.ProgramSpec{Instructions: asm.Instructions{first, asm.Return()}}).Compatible(program) == nil
+	})
+}
+
+// filtersAhead is Ahead before tcx. Those of ours, of any hook and directory, are known by their names.
 func (a *TC) filtersAhead() (lines []string, err error) {
 	filters, err := listFilters(a.Ifindex, a.Hook)
 	for _, f := range filters {
 		attrs, name := f.Attrs(), f.Type()
+		ours := false
 		if bpf, ok := f.(*netlink.BpfFilter); ok {
 			name += " " + bpf.Name
 			if bpf.Name == filterName(a.Dir, a.Hook) {
 				return lines, nil
 			}
+			ours = strings.HasPrefix(bpf.Name, filterPrefix)
 		}
-		if ownerOf(f, a.Hook) == "" && (attrs.Chain == nil || *attrs.Chain == 0) {
+		if !ours && (attrs.Chain == nil || *attrs.Chain == 0) {
 			lines = append(lines, fmt.Sprintf("filter %s (pref %d) runs at %s of %s before ours: packets that it ends, redirects or changes do not reach ours as they came: "+
 				"give it a higher pref (tc filter show dev %[4]s %[3]s)", name, attrs.Priority, a.Hook.direction(), pin.DeviceName(a.Ifindex)))
 		}
@@ -98,17 +139,19 @@ func XDPBelow(ifindex int) (lines []string) {
 		links, _ := netlink.LinkList()
 		below = slices.DeleteFunc(links, func(l netlink.Link) bool { return l.Attrs().MasterIndex != ifindex })
 	case "vlan", "macvlan":
+		if device.Attrs().NetNsID >= 0 { // its parent is in another network namespace, and the index may be another device's here
+			return nil
+		}
 		if parent, err := netlink.LinkByIndex(device.Attrs().ParentIndex); err == nil {
 			below = append(below, parent)
 		}
 	}
 	for _, l := range below {
 		id, _, there := XDPOn(l.Attrs().Index)
-		name, err := ProgramName(id)
-		if err != nil {
-			name = "?"
+		if !there {
+			continue
 		}
-		if there && !slices.Contains(ownPrograms, name) {
+		if name, matters := isOther(ebpf.ProgramID(id)); matters {
 			lines = append(lines, fmt.Sprintf("XDP program %s (id %d) runs on %s, below %s: packets that it ends or sends on do not reach ours", name, id, l.Attrs().Name, device.Attrs().Name))
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"testing"
 )
 
@@ -24,12 +23,13 @@ func TestOwnProgramsAreKnownByName(t *testing.T) {
 		for _, match := range attached.FindAllStringSubmatch(string(content), -1) {
 			kind, name := match[1], match[2]
 			name = name[:min(len(name), 15)] // as the kernel keeps it
-			if there[name] = true; kind == "tc" && !slices.Contains(ownPrograms, name) {
+			_, listed := ownPrograms[name]
+			if there[name] = true; kind == "tc" && !listed && filepath.Base(source) != "link.bpf.c" { // of labs
 				t.Errorf("%s is attached at tc, and would be somebody else's", name)
 			}
 		}
 	}
-	for _, name := range ownPrograms {
+	for name := range ownPrograms {
 		if !there[name] {
 			t.Errorf("there is no program %s", name)
 		}

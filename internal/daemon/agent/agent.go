@@ -185,7 +185,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		running.Go(func() { d.renewal.Run(ctx) })
 	}
 	if o.Config != "" {
-		if err := configfile.Watch(ctx, o.Config, func() { d.reload(configfile.Taking{}) }); err != nil {
+		if err := configfile.Watch(ctx, o.Config, o.Log, func() { d.reload(configfile.Taking{}) }); err != nil {
 			return errors.Join(err, undo())
 		}
 		d.reload(configfile.Taking{}) // it may have changed before it was watched

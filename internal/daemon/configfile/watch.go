@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"maps"
 	"os"
 	"os/signal"
@@ -25,7 +26,8 @@ const maxLinks = 40
 // Watch calls changed after each change of the file and at each SIGHUP, until ctx ends. Directories are watched, so that a file that is replaced by
 // rename, or is gone for a while, stays watched; those of all symbolic links on its path, too: a ConfigMap or Secret of Kubernetes changes by a link to a directory
 // that is put in the place of another one, and nothing happens beside the file.
-func Watch(ctx context.Context, path string, changed func()) error {
+// What cannot be watched any more is said in the log.
+func Watch(ctx context.Context, path string, log *slog.Logger, changed func()) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
 		return fmt.Errorf("watch %s: %w", path, err)
@@ -41,32 +43,55 @@ func Watch(ctx context.Context, path string, changed func()) error {
 	}
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, unix.SIGHUP)
+	w := watching{Watcher: watcher, path: path, way: way, log: log}
 	go func() {
 		defer watcher.Close()
 		defer signal.Stop(hangup)
-		timer := time.NewTimer(0)
-		<-timer.C
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case event := <-watcher.Events:
-				if way[event.Name] && !event.Has(fsnotify.Remove) && !event.Has(fsnotify.Chmod) {
-					if now, err := follow(watcher, path); err == nil {
-						way = now
-					}
-					timer.Reset(settle)
-				}
-			case <-watcher.Errors: // events were lost
-				timer.Reset(settle)
-			case <-hangup:
-				timer.Reset(0)
-			case <-timer.C:
-				changed()
-			}
-		}
+		w.run(ctx, hangup, changed)
 	}()
 	return nil
+}
+
+// watching is what follows a file.
+type watching struct {
+	*fsnotify.Watcher
+	path string
+	way  map[string]bool
+	log  *slog.Logger
+}
+
+func (w *watching) run(ctx context.Context, hangup <-chan os.Signal, changed func()) {
+	timer := time.NewTimer(0)
+	<-timer.C
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case event := <-w.Events:
+			if w.way[event.Name] && !event.Has(fsnotify.Remove) && !event.Has(fsnotify.Chmod) {
+				w.again()
+				timer.Reset(settle)
+			}
+		case <-w.Errors: // events were lost: links may lead elsewhere
+			w.again()
+			timer.Reset(settle)
+		case <-hangup:
+			w.again()
+			timer.Reset(0)
+		case <-timer.C:
+			changed()
+		}
+	}
+}
+
+// again follows the path as it is now. Where that fails, what was watched stays so.
+func (w *watching) again() {
+	now, err := follow(w.Watcher, w.path)
+	if err != nil {
+		w.log.Error("the configuration file is not watched as it should be: send SIGHUP after a change", "error", err)
+		return
+	}
+	w.way = now
 }
 
 // follow watches the directories of all that decides what a path leads to, and no others, and returns their names in these.

@@ -1,10 +1,17 @@
 package configfile
 
 import (
+	"bytes"
+	"context"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/fsnotify/fsnotify"
 )
 
 // tree is a directory with a file that is watched, and what changes saw in it.
@@ -37,7 +44,7 @@ func (d *tree) swap(to, link string) {
 func (d *tree) watch() {
 	d.Helper()
 	d.seen = make(chan string, 100)
-	d.do(Watch(d.Context(), d.path, func() {
+	d.do(Watch(d.Context(), d.path, slog.New(slog.DiscardHandler), func() {
 		content, _ := os.ReadFile(d.path)
 		d.seen <- string(content)
 	}))
@@ -104,6 +111,72 @@ func TestAFileBehindLinksIsWatched(t *testing.T) {
 	d.write(at("etc/new"), "replaced by rename")
 	d.do(os.Rename(at("etc/new"), d.path))
 	d.await("replaced by rename")
+}
+
+// lossy is a watcher that loses all events but those of the test, of a file whose link has changed since.
+func lossy(d *tree) (w watching, events chan fsnotify.Event, lost chan error, log *bytes.Buffer) {
+	d.Helper()
+	root, err := filepath.EvalSymlinks(d.TempDir())
+	d.do(err)
+	d.write(filepath.Join(root, "v1/lb.yaml"), "first")
+	d.write(filepath.Join(root, "v2/lb.yaml"), "second")
+	d.path = filepath.Join(root, "etc/lb.yaml")
+	d.do(os.Mkdir(filepath.Join(root, "etc"), 0o755))
+	d.do(os.Symlink("../v1/lb.yaml", d.path))
+	watcher, err := fsnotify.NewWatcher()
+	d.do(err)
+	d.Cleanup(func() { watcher.Close() })
+	go func(all <-chan fsnotify.Event) {
+		for range all {
+		}
+	}(watcher.Events)
+	events, lost, log = make(chan fsnotify.Event, 1), make(chan error, 1), &bytes.Buffer{}
+	watcher.Events, watcher.Errors = events, lost
+	way, err := follow(watcher, d.path)
+	d.do(err)
+	d.swap("../v2/lb.yaml", d.path)
+	return watching{Watcher: watcher, path: d.path, way: way, log: slog.New(slog.NewTextHandler(log, nil))}, events, lost, log
+}
+
+// runUntilChanged runs it until it tells of a change.
+func (d *tree) runUntilChanged(w *watching) {
+	d.Helper()
+	ctx, cancel := context.WithTimeout(d.Context(), 30*time.Second)
+	defer cancel()
+	told := false
+	w.run(ctx, nil, func() { told = true; cancel() })
+	if !told {
+		d.Fatal("nobody was told")
+	}
+}
+
+// Where events were lost, links may lead elsewhere since: what they lead to now is watched.
+func TestAFileIsFollowedAgainWhereEventsWereLost(t *testing.T) {
+	d := &tree{T: t}
+	w, _, lost, log := lossy(d)
+	lost <- fsnotify.ErrEventOverflow
+	d.runUntilChanged(&w)
+	if directory := filepath.Join(filepath.Dir(filepath.Dir(d.path)), "v2"); !slices.Contains(w.WatchList(), directory) || log.Len() > 0 {
+		t.Errorf("%s is not watched: %v, %s", directory, w.WatchList(), log)
+	}
+}
+
+// The kernel may have no room for one more watch: that is said, and the file is read.
+func TestItIsSaidThatAFileCannotBeFollowed(t *testing.T) {
+	for _, overflow := range []bool{false, true} {
+		d := &tree{T: t}
+		w, events, lost, log := lossy(d)
+		d.do(w.Close())
+		if overflow {
+			lost <- fsnotify.ErrEventOverflow
+		} else {
+			events <- fsnotify.Event{Name: d.path, Op: fsnotify.Create}
+		}
+		d.runUntilChanged(&w)
+		if !strings.Contains(log.String(), "is not watched as it should be") {
+			t.Errorf("events were lost %v: the log has %q", overflow, log)
+		}
+	}
 }
 
 func TestALinkToItselfEnds(t *testing.T) {

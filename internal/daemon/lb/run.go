@@ -320,7 +320,7 @@ func (lb *lifecycle) startDecider(ctx context.Context, running *sync.WaitGroup, 
 	r := remote{lb.changes}
 	report := r.reportTraffic
 	if lb.local != nil {
-		if err := configfile.Watch(ctx, lb.options.Config, func() { lb.Reload(configfile.Taking{}) }); err != nil {
+		if err := configfile.Watch(ctx, lb.options.Config, lb.log, func() { lb.Reload(configfile.Taking{}) }); err != nil {
 			return err
 		}
 		lb.Reload(configfile.Taking{}) // what was edited between the first look and the watch

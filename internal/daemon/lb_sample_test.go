@@ -2,6 +2,7 @@ package daemon_test
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -11,7 +12,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/hub"
 )
 
@@ -110,11 +114,38 @@ func TestASampleGivesWayToATrace(t *testing.T) {
 		}
 	})
 	<-began
+	h.awaitTrace()
 	h.connectUntil(h.events("service=web"))
 	samples.Wait()
-	if len(found.Missing) != 1 || !strings.Contains(found.Missing[0].Why, "ballast ctl trace") && !strings.Contains(found.Missing[0].Why, "a trace is running already") {
+	if len(found.Missing) != 1 || !strings.Contains(found.Missing[0].Why, "the sample ended early, for `ballast ctl trace`") {
 		t.Errorf("%+v", found)
 	}
+}
+
+// awaitTrace waits until the load balancer traces or samples packets for the first time: the filter of its program is empty before.
+func (h *lbHost) awaitTrace() {
+	h.t.Helper()
+	const filter = "trace_filters"
+	program, err := ebpf.NewProgramFromID(ebpf.ProgramID(h.program()))
+	require(h.t, err)
+	defer program.Close()
+	info, err := program.Info()
+	require(h.t, err)
+	ids, _ := info.MapIDs()
+	for _, id := range ids {
+		m, err := ebpf.NewMapFromID(id)
+		require(h.t, err)
+		defer m.Close()
+		if about, err := m.Info(); err != nil || about.Name != filter {
+			continue
+		}
+		fleettest.Await(h.t, "a trace", func() bool {
+			value, err := m.LookupBytes(uint32(0))
+			return err == nil && len(bytes.Trim(value, "\x00")) > 0
+		})
+		return
+	}
+	h.t.Fatalf("the program has no map %s", filter)
 }
 
 func TestAControllerAsksLoadBalancersForASample(t *testing.T) {

@@ -160,9 +160,11 @@ func (t *Tracer) begin(filter lb.TraceFilter, sample sample, reader *reader, yie
 	if err != nil {
 		return nil, err
 	}
+	if _, err := trace.Allow(sample.events()); err != nil {
+		return nil, errors.Join(err, trace.Close())
+	}
 	t.trace, t.suppressed, t.seen, t.sample, t.reader, t.yields = trace, 0, 0, sample, reader, yields
-	_, err = trace.Allow(sample.events())
-	return trace, err
+	return trace, nil
 }
 
 func (t *Tracer) end() {

@@ -19,23 +19,22 @@ import (
 
 // Implementation constants of what pages ask for once, as somebody opens it.
 const (
-	onceWait  = 20 * time.Second // for others who ask, and for the answer
+	onceWait  = 20 * time.Second // for others who ask, and then for the answer
 	linesMost = 200              // of a difference
 )
 
 // once serves an answer as JSON, one at a time: some take a daemon as long as a look.
 func (c *Console) once(turn chan struct{}, answer func(context.Context, url.Values) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		ctx, cancel := context.WithTimeout(r.Context(), onceWait)
+		waits, cancel := context.WithTimeout(r.Context(), onceWait)
 		defer cancel()
 		select {
 		case turn <- struct{}{}:
-			defer func() { <-turn }()
-		case <-ctx.Done():
+		case <-waits.Done():
 			http.Error(w, "others ask this console just now: try again", http.StatusServiceUnavailable)
 			return
 		}
-		found, err := answer(ctx, r.URL.Query())
+		found, err := inTurn(turn, r, answer)
 		if err != nil {
 			http.Error(w, model.ForPeople(textOf(err)), statusOf(err))
 			return
@@ -43,6 +42,14 @@ func (c *Console) once(turn chan struct{}, answer func(context.Context, url.Valu
 		w.Header().Set("Content-Type", "application/json")
 		w.Write([]byte(model.ForPeople(string(marshal(found))))) // the client may have gone
 	}
+}
+
+// inTurn answers one whose turn it is, and has the whole time for it, and ends the turn: whoever does not read its answer keeps nobody waiting.
+func inTurn(turn chan struct{}, r *http.Request, answer func(context.Context, url.Values) (any, error)) (any, error) {
+	defer func() { <-turn }()
+	ctx, cancel := context.WithTimeout(r.Context(), onceWait)
+	defer cancel()
+	return answer(ctx, r.URL.Query())
 }
 
 // textOf is an error without the name of its code.

@@ -6,11 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"connectrpc.com/connect"
@@ -132,6 +135,58 @@ func TestQuestionsOfPagesAreAnsweredOneAtATime(t *testing.T) {
 	if most.Load() != 1 || count.Load() != 8 {
 		t.Errorf("%d at once, of %d", most.Load(), count.Load())
 	}
+}
+
+// slow is a client that takes its answer only when it is told to.
+type slow struct {
+	*httptest.ResponseRecorder
+	writing, read chan struct{}
+}
+
+func (s slow) Write(content []byte) (int, error) {
+	close(s.writing)
+	<-s.read
+	return s.ResponseRecorder.Write(content)
+}
+
+func TestWhoDoesNotReadItsAnswerKeepsNobodyWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		serve := (&Console{}).once(make(chan struct{}, 1), func(context.Context, url.Values) (any, error) { return "an answer", nil })
+		client := slow{httptest.NewRecorder(), make(chan struct{}), make(chan struct{})}
+		var both sync.WaitGroup
+		both.Go(func() { serve(client, httptest.NewRequest("GET", "/diff", nil)) })
+		<-client.writing
+		other := httptest.NewRecorder()
+		if serve(other, httptest.NewRequest("GET", "/diff", nil)); other.Code != http.StatusOK {
+			t.Errorf("%d %s", other.Code, other.Body)
+		}
+		close(client.read)
+		both.Wait()
+	})
+}
+
+// What takes long takes as long for the next one, too.
+func TestWhoHasWaitedForItsTurnHasTheWholeTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		serve := (&Console{}).once(make(chan struct{}, 1), func(ctx context.Context, _ url.Values) (any, error) {
+			select {
+			case <-time.After(onceWait * 3 / 4):
+				return "an answer", nil
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		})
+		var both sync.WaitGroup
+		for range 2 {
+			both.Go(func() {
+				answer := httptest.NewRecorder()
+				if serve(answer, httptest.NewRequest("GET", "/sample", nil)); answer.Code != http.StatusOK {
+					t.Errorf("%d %s", answer.Code, answer.Body)
+				}
+			})
+		}
+		both.Wait()
+	})
 }
 
 // Promise: A page is told why a server gets what it gets, as of the last look, and no more once the server is gone.

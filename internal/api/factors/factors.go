@@ -4,6 +4,7 @@ package factors
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -94,7 +95,7 @@ func (k *Known) load(s *ballastv1.ServerStatus) string {
 	follows := k.Service.FollowsLoad()
 	if s.LoadSource == "" {
 		switch {
-		case follows && s.WeightAge == nil && !k.Service.ComparesReports():
+		case follows && !k.decides() && !k.Service.ComparesReports():
 			return "not known here: controllers receive it, and decide by it"
 		case follows:
 			return "not known because nothing has reported it of late: the server counts as the mean of the others"
@@ -113,6 +114,11 @@ func (k *Known) load(s *ballastv1.ServerStatus) string {
 		return fmt.Sprintf("%s; by %s, because %s has reported nothing of late", text, s.LoadSource, wanted)
 	}
 	return text
+}
+
+// decides reports whether who was asked decides weights: it knows how old that of one server is at least. Servers that get nothing have none.
+func (k *Known) decides() bool {
+	return slices.ContainsFunc(k.Servers, func(s *ballastv1.ServerStatus) bool { return s.WeightAge != nil })
 }
 
 // compares is what p2c and least do without reports.

@@ -38,6 +38,10 @@ func TestEachFactorSaysWhatIsKnownAndHowOldItIs(t *testing.T) {
 			s.LoadSource, s.LoadAge, s.WeightAge, s.HealthAge = "", nil, nil, nil
 		}, map[string]string{"load": "not known here: controllers receive it, and decide by it", "health": "healthy, not known here since when: decided elsewhere, or before",
 			"share": "3 of 4: about 75.0 % of new connections"}},
+		{"its host has died", model.DispatchAWFD, model.LoadCPU, func(k *Known, s *ballastv1.ServerStatus) {
+			s.LoadSource, s.LoadAge, s.WeightAge, s.Health, s.HealthDetail, s.Weight = "", nil, nil, "unhealthy", "no answer (lb1)", 0
+			k.Servers[1].WeightAge = seconds(0.1)
+		}, map[string]string{"load": "not known because nothing has reported it of late: the server counts as the mean of the others", "share": "none: it is unhealthy"}},
 		{"answers fail", model.DispatchLCF, model.LoadConnections, func(_ *Known, s *ballastv1.ServerStatus) {
 			s.LoadSource, s.Kept = "connections", 0.8
 		}, map[string]string{"capacity": "1.2 left, after 20 % less for answers that failed of late"}},

@@ -80,6 +80,18 @@ func TestServicesThatWaitForEachOtherHoldUpNobodyElse(t *testing.T) {
 	}
 }
 
+// A service may be looked at in each step, of each round.
+func TestAReasonIsSaidOnceHoweverManyStepsFindIt(t *testing.T) {
+	of, before := &ours{Service: service("dns")}, &model.Service{Name: "tcp"}
+	m := &mapping{entries: []entry{{Service: *before, of: of, before: before, form: earlier}}}
+	for _, step := range steps {
+		m.goBack(step.circle, step.form, map[int][]string{0: {"ports"}}, map[string]bool{"default": true}, "ports")
+	}
+	if len(of.why) != 1 || len(m.out.Events) != 1 || m.out.Refused != 1 {
+		t.Errorf("reasons %q, events %v, refused %d", of.why, m.out.Events, m.out.Refused)
+	}
+}
+
 // Promise: A node of the cluster that has the address of a load balancer of the second tier, or of a router, is no server, and its Service says so; all else goes on.
 func TestNodesWithAddressesOfLoadBalancersAreNoServers(t *testing.T) {
 	in := one(service("web"))

@@ -248,8 +248,10 @@ func (m *mapping) event(s *ours, reason, message string) {
 
 // refuse is event, for a Service or a Gateway that the fleet does not get as it is wanted.
 func (m *mapping) refuse(s *ours, reason, message string) {
-	m.event(s, reason, message)
-	s.why = append(s.why, message)
+	if !slices.Contains(s.why, message) {
+		m.event(s, reason, message)
+		s.why = append(s.why, message)
+	}
 	if !s.refused {
 		s.refused = true
 		m.out.Refused++

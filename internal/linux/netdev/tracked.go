@@ -63,8 +63,11 @@ func TrackedTo(client, server netip.AddrPort) (to netip.AddrPort, err error) {
 	if errors.Is(err, unix.ENOENT) {
 		return to, nil
 	}
-	if err != nil || len(answers) == 0 {
+	if err != nil {
 		return to, fmt.Errorf("look up a tracked flow: %w: it needs nf_conntrack_netlink", err)
+	}
+	if len(answers) == 0 || len(answers[0]) < nl.SizeofNfgenmsg {
+		return to, errors.New("look up a tracked flow: the kernel's answer is empty")
 	}
 	reply := attribute(answers[0][nl.SizeofNfgenmsg:], nl.CTA_TUPLE_REPLY)
 	address, ok := netip.AddrFromSlice(attribute(attribute(reply, nl.CTA_TUPLE_IP), from))

@@ -12,11 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cilium/ebpf"
-
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/fleettest"
 	"github.com/ballast-lb/ballast/internal/hub"
+	"github.com/ballast-lb/ballast/internal/linux/progtest"
 )
 
 // consoleSample is what a console says of a sample.
@@ -125,27 +124,8 @@ func TestASampleGivesWayToATrace(t *testing.T) {
 // awaitTrace waits until the load balancer traces or samples packets for the first time: the filter of its program is empty before.
 func (h *lbHost) awaitTrace() {
 	h.t.Helper()
-	const filter = "trace_filters"
-	program, err := ebpf.NewProgramFromID(ebpf.ProgramID(h.program()))
-	require(h.t, err)
-	defer program.Close()
-	info, err := program.Info()
-	require(h.t, err)
-	ids, _ := info.MapIDs()
-	for _, id := range ids {
-		m, err := ebpf.NewMapFromID(id)
-		require(h.t, err)
-		defer m.Close()
-		if about, err := m.Info(); err != nil || about.Name != filter {
-			continue
-		}
-		fleettest.Await(h.t, "a trace", func() bool {
-			value, err := m.LookupBytes(uint32(0))
-			return err == nil && len(bytes.Trim(value, "\x00")) > 0
-		})
-		return
-	}
-	h.t.Fatalf("the program has no map %s", filter)
+	id := h.program()
+	fleettest.Await(h.t, "a trace", func() bool { return len(bytes.Trim(progtest.FirstOf(h.t, id, "trace_filters"), "\x00")) > 0 })
 }
 
 func TestAControllerAsksLoadBalancersForASample(t *testing.T) {

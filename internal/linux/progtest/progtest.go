@@ -82,6 +82,31 @@ func PinnedWord(t *testing.T, path string) (word uint64) {
 	return word
 }
 
+// FirstOf is the first element of the array that a program uses under a name.
+func FirstOf(t *testing.T, program uint32, name string) (value []byte) {
+	t.Helper()
+	uses, err := ebpf.NewProgramFromID(ebpf.ProgramID(program))
+	Check(t, err)
+	defer uses.Close()
+	info, err := uses.Info()
+	Check(t, err)
+	ids, _ := info.MapIDs()
+	for _, id := range ids {
+		m, err := ebpf.NewMapFromID(id)
+		Check(t, err)
+		defer m.Close()
+		about, err := m.Info()
+		Check(t, err)
+		if about.Name == name {
+			value, err = m.LookupBytes(uint32(0))
+			Check(t, err)
+			return value
+		}
+	}
+	t.Fatalf("program %d uses no map %s", program, name)
+	return nil
+}
+
 // Attach starts an agent's data path on eth0 of a space. It ends with the test.
 func Attach(t *testing.T, space *netspace.Space, dir string, mode attach.XDPMode, fleet *model.Fleet) *server.Server {
 	t.Helper()

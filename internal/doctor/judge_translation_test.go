@@ -158,3 +158,25 @@ func TestSessionsOfTranslatedPortsAreAProblem(t *testing.T) {
 		}
 	}
 }
+
+// Its answers are rewritten, whoever they are for.
+func TestTheOwnAddressOfAServerBehindNATIsNamed(t *testing.T) {
+	f := healthyFacts(RoleLB)
+	s := &f.File.Fleet.Services[0]
+	named := func() (count int) {
+		for _, finding := range judgeForwarding(f) {
+			if finding.Check == "own address" && finding.Subject == s.Name && finding.Severity == OK {
+				count++
+			}
+		}
+		return count
+	}
+	s.Return, s.Forward = model.ReturnDirect, model.ForwardIPIP
+	if count := named(); count != 0 {
+		t.Errorf("of a direct service: %d", count)
+	}
+	s.Return, s.Forward = model.ReturnThrough, model.ForwardNAT
+	if count := named(); count != 1 {
+		t.Errorf("of one whose answers return through the load balancer: %d", count)
+	}
+}

@@ -64,7 +64,8 @@ func (a *aloneTrial) run() {
 				continue
 			}
 			a.result.Expect(connection.Server != world.ServerName(s.server) && connection.Class == traffic.Completed,
-				"%s: a new connection to %q ended as %s: %s", s.what, connection.Server, connection.Class, connection.Detail)
+				"%s: a new connection to %q, %v after its checks failed, ended as %s: %s",
+				s.what, connection.Server, connection.Started.Sub(s.from).Round(time.Millisecond), connection.Class, connection.Detail)
 		}
 	}
 }

@@ -311,8 +311,11 @@ func TestClientsOfAProbesAddressAreAnswered(t *testing.T) {
 				return err
 			})
 			progtest.Check(t, end(&probe))
-			t.Log(name)
+			dropped := r.count("egress_dropped_probe")
 			r.asks(client, service)
+			if n := r.count("egress_dropped_probe") - dropped; n > 0 {
+				t.Errorf("%s, %s: %d of a client's answers were dropped", service, name, n)
+			}
 		}
 	}
 }

@@ -60,11 +60,24 @@ func Counting(ctx context.Context, d knowsServers) func(service string, id uint1
 		found := map[key]fleet.Connections{}
 		servers, _ := d.Servers(ctx, "")
 		for _, s := range servers {
+			has := fleet.Connections{Live: s.GetConnections(), Known: s.Connections != nil, Exact: s.ConnectionsExact}
 			if !s.Removed {
-				found[key{s.Service, s.Server.GetId()}] = fleet.Connections{Live: s.GetConnections(), Known: s.Connections != nil, Exact: s.ConnectionsExact}
+				found[key{s.Service, s.Server.GetId()}] = has
+				continue
 			}
+			gone := key{s.Service, fleet.RemovedServers}
+			if others, ok := found[gone]; ok {
+				has = has.And(others)
+			}
+			found[gone] = has
 		}
 		return found
 	})
-	return func(service string, id uint16) fleet.Connections { return known()[key{service, uint32(id)}] }
+	return func(service string, id uint16) fleet.Connections {
+		has, ok := known()[key{service, uint32(id)}]
+		if !ok && id == fleet.RemovedServers {
+			return fleet.Connections{Known: true, Exact: true} // there is none
+		}
+		return has
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/url"
 	"os"
 	"strings"
 
@@ -72,8 +73,9 @@ func (r *Rollout) awaitConfig(d *Daemon, content []byte) {
 		switch {
 		case err != nil:
 			return err
-		case strings.Contains(status.Config.Error, "--"+api.AllowRemove): // it is what the trial means
-			return r.Client(d.Node).Do(r.lab.Context, http.MethodPost, strings.Replace(api.PathConfigAction, "{action}", "reload", 1)+"?"+api.AllowRemove+"=true", nil, &api.Changed{})
+		case len(asked(status.Config.Error)) > 0: // it is what the trial means
+			path := strings.Replace(api.PathConfigAction, "{action}", "reload", 1)
+			return r.Client(d.Node).Do(r.lab.Context, http.MethodPost, path+"?"+asked(status.Config.Error).Encode(), nil, &api.Changed{})
 		case status.Config.Error != "":
 			return errors.New("it refused the file: " + status.Config.Error)
 		case status.Config.SHA256 != want:
@@ -84,6 +86,17 @@ func (r *Rollout) awaitConfig(d *Daemon, content []byte) {
 		d.Ready.Store(true)
 		return nil
 	})
+}
+
+// asked are the options by which a daemon takes the file that it has refused.
+func asked(refusal string) url.Values {
+	yes := url.Values{}
+	for _, option := range []string{api.AllowRemove, api.Force} {
+		if strings.Contains(refusal, "--"+option) {
+			yes.Set(option, "true")
+		}
+	}
+	return yes
 }
 
 // awaitTakingPart waits until every load balancer has found that the servers' clocks allow cookies. Connections that

@@ -51,10 +51,9 @@ const otherVIP = "to keep them, have a second service at another vip take new on
 // AffinityDangers tells which connections break because the affinity of their service changes from a to b, one line each; nil: none does, or none
 // lives. Both have their defaults.
 func AffinityDangers(a, b *model.Fleet, living livingOf) (lines []string) {
-	after := index(b.Services, serviceName)
 	for i := range a.Services {
 		from := &a.Services[i]
-		if to := after[from.Name]; to != nil && from.SharesVIP(to) && len(from.Servers) > 0 {
+		if to := heir(from, b); to != nil && from.SharesVIP(to) && len(from.Servers) > 0 {
 			if line := affinityDanger(from, to, living); line != "" {
 				lines = append(lines, line)
 			}
@@ -63,12 +62,26 @@ func AffinityDangers(a, b *model.Fleet, living livingOf) (lines []string) {
 	return lines
 }
 
+// heir is who has the connections of a service when the fleet has become another: it, or one of another name with its address; nil: nobody.
+func heir(of *model.Service, after *model.Fleet) *model.Service {
+	var taken *model.Service
+	for i := range after.Services {
+		switch s := &after.Services[i]; {
+		case s.Name == of.Name:
+			return s
+		case taken == nil && of.SharesVIP(s) && takesOver(of, s):
+			taken = s
+		}
+	}
+	return taken
+}
+
 func affinityDanger(from, to *model.Service, living livingOf) string {
 	which, why := affinityBreaks(from, to)
 	if which == "" {
 		return ""
 	}
-	had := connectionsOf(from, living)
+	had := connectionsOf(from, living).And(living(from.Name, RemovedServers))
 	if had.Known && had.Exact && had.Live == 0 {
 		return ""
 	}

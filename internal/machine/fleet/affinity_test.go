@@ -47,13 +47,13 @@ func TestWhatBecomesOfConnectionsWhoseAffinityChanges(t *testing.T) {
 		for _, from := range pairs.affinities {
 			for _, to := range pairs.affinities {
 				a, b := withAffinity(t, from, protocol), withAffinity(t, to, protocol)
-				pair, want := fmt.Sprintf("%s %s", from, to), "of 14 connections all break: "
+				pair, want := fmt.Sprintf("%s %s", from, to), "of 21 connections all break: "
 				in := func(list string) bool { return slices.Contains(strings.Split(list, ", "), pair) }
 				switch {
 				case from == to || in(pairs.keeps):
 					want = ""
 				case in(pairs.some):
-					want = "of 14 connections some break: "
+					want = "of 21 connections some break: "
 				}
 				counts := func(live uint64, known, exact bool) livingOf {
 					return func(string, uint16) Connections { return Connections{Live: live, Known: known, Exact: exact} }
@@ -115,5 +115,24 @@ func TestConnectionsOfHashAreFoundByTheSameTableOfSlotsAlone(t *testing.T) {
 	b.Services[0].Dispatch = model.DispatchRR // and every flow of UDP looks new
 	if lines := AffinityDangers(&a, &b, lives); len(lines) != 1 {
 		t.Errorf("udp by rr: %q", lines)
+	}
+}
+
+// What servers that have left still have is asked about, too, and so is what a service has that gets another name.
+func TestConnectionsOfRemovedServersAndOfServicesWithANewNameAreAskedAbout(t *testing.T) {
+	a, b := withAffinity(t, model.AffinityCookie, model.ProtocolTCP), withAffinity(t, model.AffinityHash, model.ProtocolTCP)
+	living := func(_ string, id uint16) Connections {
+		if id == RemovedServers {
+			return Connections{Live: 500, Known: true, Exact: true}
+		}
+		return Connections{Known: true, Exact: true}
+	}
+	for _, name := range []string{b.Services[0].Name, "other"} {
+		b.Services[0].Name = name
+		for by, lines := range map[string][]string{"API": Dangers(&a, &b, nil, living), "file": AffinityDangers(&a, &b, living)} {
+			if len(lines) != 1 || !strings.HasPrefix(lines[0], "service "+name+": affinity cookie -> hash: of 500 connections some break") {
+				t.Errorf("%s, by %s: %q", name, by, lines)
+			}
+		}
 	}
 }

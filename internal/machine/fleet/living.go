@@ -18,17 +18,24 @@ type Connections struct {
 	Exact bool // an agent has counted them, else load balancers have estimated them
 }
 
-// livingOf tells the connections of a server.
+// RemovedServers stands for all servers that have left a service and keep the connections that they have. It is no server's id.
+const RemovedServers = 0
+
+// livingOf tells the connections of a server, or of RemovedServers.
 type livingOf func(service string, id uint16) Connections
 
 // connectionsOf are those of all servers of a service.
 func connectionsOf(s *model.Service, living livingOf) Connections {
 	all := Connections{Known: true, Exact: true}
 	for i := range s.Servers {
-		one := living(s.Name, s.Servers[i].ID)
-		all.Live, all.Known, all.Exact = all.Live+one.Live, all.Known && one.Known, all.Exact && one.Exact
+		all = all.And(living(s.Name, s.Servers[i].ID))
 	}
 	return all
+}
+
+// And are both.
+func (c Connections) And(o Connections) Connections {
+	return Connections{Live: c.Live + o.Live, Known: c.Known && o.Known, Exact: c.Exact && o.Exact}
 }
 
 // String is "12 connections", "about 12 connections" or "connections that nobody counts".

@@ -53,6 +53,7 @@ type Node struct {
 	client                             ballastv1connect.LeavingClient // nil: nobody can be asked
 	unasked                            error                          // why
 	fleet                              *ballastv1.LeavingDrainResponse
+	replicates                         bool // it was on the ring when it was looked at
 }
 
 func (n *Node) unit() string { return "ballast-" + string(n.Role) }
@@ -162,6 +163,7 @@ func (l *Leave) look(ctx context.Context, n *Node) {
 	if n.fleet, n.unasked = n.client.Drain(ctx, &ballastv1.LeavingDrainRequest{Look: true}); n.unasked != nil {
 		n.client = nil
 	}
+	n.replicates = n.fleet.GetOnRing()
 }
 
 // plan says what is to be done.
@@ -172,7 +174,11 @@ func (l *Leave) plan(ctx context.Context, n *Node) {
 		l.say("%s leaves:", n.what())
 	}
 	if n.client == nil {
-		l.say("  no controller is asked (%v): nothing is drained, and what remains to do there is listed at the end", n.unasked)
+		later := ", and what remains to do there is listed at the end"
+		if l.Keep {
+			later = ""
+		}
+		l.say("  no controller is asked (%v): nothing is drained%s", n.unasked, later)
 	} else {
 		l.say("  it is drained by controllers %s", strings.Join(n.controllers, ", "))
 		for _, line := range n.lives() {
@@ -300,6 +306,9 @@ func (l *Leave) back(n *Node) (lines []string) {
 	}
 	if n.fleet.GetNode() != nil {
 		lines = append(lines, "ballast ctl node undrain "+n.Name)
+	}
+	if n.replicates {
+		lines = append(lines, "ballast ctl replica undrain "+n.Name)
 	}
 	return lines
 }

@@ -50,34 +50,35 @@ func Living(ctx context.Context, d knowsServers, before, after *model.Fleet) []s
 	return fleet.Living(before, after, Counting(ctx, d))
 }
 
-// Counting tells what is known of connections of servers when it is first asked.
+// Counting tells what is known of connections of servers, and of removed ones together (fleet.OfRemoved), when it is first asked.
 func Counting(ctx context.Context, d knowsServers) func(service string, id uint16) fleet.Connections {
 	type key struct {
 		service string
 		id      uint32
 	}
+	none := fleet.Connections{Known: true, Exact: true}
 	known := sync.OnceValue(func() map[key]fleet.Connections {
 		found := map[key]fleet.Connections{}
 		servers, _ := d.Servers(ctx, "")
 		for _, s := range servers {
-			has := fleet.Connections{Live: s.GetConnections(), Known: s.Connections != nil, Exact: s.ConnectionsExact}
+			one := fleet.Connections{Live: s.GetConnections(), Known: s.Connections != nil, Exact: s.ConnectionsExact}
 			if !s.Removed {
-				found[key{s.Service, s.Server.GetId()}] = has
+				found[key{s.Service, s.Server.GetId()}] = one
 				continue
 			}
-			gone := key{s.Service, fleet.RemovedServers}
-			if others, ok := found[gone]; ok {
-				has = has.And(others)
+			removed := key{s.Service, fleet.OfRemoved}
+			if before, others := found[removed]; others {
+				one = one.And(before)
 			}
-			found[gone] = has
+			found[removed] = one
 		}
 		return found
 	})
 	return func(service string, id uint16) fleet.Connections {
-		has, ok := known()[key{service, uint32(id)}]
-		if !ok && id == fleet.RemovedServers {
-			return fleet.Connections{Known: true, Exact: true} // there is none
+		counted, ok := known()[key{service, uint32(id)}]
+		if !ok && id == fleet.OfRemoved {
+			return none
 		}
-		return has
+		return counted
 	}
 }

@@ -126,6 +126,28 @@ func TestAnAffinityThatBreaksConnectionsNeedsForceWhileSomeLive(t *testing.T) {
 	}
 }
 
+// Promise: It needs force also where removed servers alone have connections, also if the service gets another name.
+func TestAnAffinityThatBreaksConnectionsOfRemovedServersNeedsForce(t *testing.T) {
+	for name, to := range map[string]string{"same name": "web", "another name": "shop"} {
+		memory := &apitest.Memory{Live: func(id uint16) uint64 { return uint64(id / 2) }} // the second server and the third have one
+		fleet, _ := serveFleet(t, memory)
+		must(t)(fleet.Apply(t.Context(), &ballastv1.ApplyRequest{Services: []*ballastv1.Service{web(at("10.0.0.1"), at("10.0.0.2"), at("10.0.0.3"))}}))
+		for _, server := range []string{"10.0.0.2", "10.0.0.3"} {
+			must(t)(fleet.RemoveServer(t.Context(), &ballastv1.ServerRequest{Service: "web", Server: server, Force: true}))
+		}
+		next := web(at("10.0.0.1"))
+		next.Name, next.Affinity, next.Dispatch = to, "hash", "maglev"
+		_, err := fleet.Apply(t.Context(), &ballastv1.ApplyRequest{Services: []*ballastv1.Service{next}})
+		if warnings := strings.Join(api.WarningsOf(err), "; "); !strings.Contains(warnings, "affinity cookie -> hash: of 2 connections all break: ") {
+			t.Errorf("%s: %v", name, err)
+		}
+		memory.Live = nil // agents count none
+		if _, err := fleet.Apply(t.Context(), &ballastv1.ApplyRequest{Services: []*ballastv1.Service{next}}); err != nil {
+			t.Errorf("%s: where none lives: %v", name, err)
+		}
+	}
+}
+
 // Servers that are active and unhealthy are no reason to let the last healthy one go.
 func TestTheLastHealthyServerGoesByForceAlone(t *testing.T) {
 	memory := &apitest.Memory{Unhealthy: map[string]bool{"10.0.0.2": true}}

@@ -148,7 +148,7 @@ func (l *Leave) drain(ctx context.Context, n *Node) error {
 			cancel()
 		}
 		if err == nil {
-			n.fleet = answer
+			n.learn(answer)
 		} else {
 			l.say("%s is not drained: %v", n.what(), err)
 			n.client, n.unasked = nil, err
@@ -208,7 +208,7 @@ func (l *Leave) settle(ctx context.Context, n *Node, request *ballastv1.LeavingD
 		answer, err := n.client.Drain(waiting, request)
 		switch {
 		case err == nil:
-			n.fleet = answer
+			n.learn(answer)
 		case waiting.Err() == nil && connect.CodeOf(err) != connect.CodeUnavailable: // another controller, or the same a little later, will know
 			return fmt.Errorf("drain it: %w", err)
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
+	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
@@ -53,7 +54,13 @@ type Node struct {
 	client                             ballastv1connect.LeavingClient // nil: nobody can be asked
 	unasked                            error                          // why
 	fleet                              *ballastv1.LeavingDrainResponse
-	replicates                         bool // it was on the ring when it was looked at
+	before                             *ballastv1.LeavingDrainResponse // what fleet was before it was drained
+	drained, offRing                   bool                            // by this run; offRing: its place on the ring
+}
+
+// learn takes over what controllers answer that have drained a node.
+func (n *Node) learn(answer *ballastv1.LeavingDrainResponse) {
+	n.fleet, n.drained, n.offRing = answer, true, n.offRing || answer.OnRing
 }
 
 func (n *Node) unit() string { return "ballast-" + string(n.Role) }
@@ -163,7 +170,7 @@ func (l *Leave) look(ctx context.Context, n *Node) {
 	if n.fleet, n.unasked = n.client.Drain(ctx, &ballastv1.LeavingDrainRequest{Look: true}); n.unasked != nil {
 		n.client = nil
 	}
-	n.replicates = n.fleet.GetOnRing()
+	n.before = n.fleet
 }
 
 // plan says what is to be done.
@@ -173,12 +180,10 @@ func (l *Leave) plan(ctx context.Context, n *Node) {
 	} else {
 		l.say("%s leaves:", n.what())
 	}
-	if n.client == nil {
-		later := ", and what remains to do there is listed at the end"
-		if l.Keep {
-			later = ""
-		}
-		l.say("  no controller is asked (%v): nothing is drained%s", n.unasked, later)
+	if n.client == nil && l.Keep {
+		l.say("  no controller is asked (%v): nothing is drained", n.unasked)
+	} else if n.client == nil {
+		l.say("  no controller is asked (%v): nothing is drained, and what remains to do there is listed at the end", n.unasked)
 	} else {
 		l.say("  it is drained by controllers %s", strings.Join(n.controllers, ", "))
 		for _, line := range n.lives() {
@@ -294,20 +299,29 @@ func (l *Leave) leave(ctx context.Context, n *Node) error {
 	return nil
 }
 
-// back is how a node comes back that was taken off.
+// back is how a node comes back that was taken off. What drained before this run, an operator or an earlier run has drained: it says so.
 func (l *Leave) back(n *Node) (lines []string) {
 	if l.Stop != nil {
 		lines = append(lines, "systemctl enable --now "+n.unit())
 	} else {
 		lines = append(lines, "start its daemon (instance "+n.Instance+")")
 	}
-	for _, s := range n.fleet.GetServers() {
-		lines = append(lines, fmt.Sprintf("ballast ctl server undrain %s %s", s.Service, s.Server.Name))
+	if !n.drained {
+		return lines
 	}
-	if n.fleet.GetNode() != nil {
-		lines = append(lines, "ballast ctl node undrain "+n.Name)
+	undo := func(state, command string) {
+		if active := model.StateActive.String(); state != active {
+			command += fmt.Sprintf(" (if it is not to stay %s, as it was before this)", state)
+		}
+		lines = append(lines, command)
 	}
-	if n.replicates {
+	for _, s := range n.before.GetServers() {
+		undo(s.Server.State, fmt.Sprintf("ballast ctl server undrain %s %s", s.Service, s.Server.Name))
+	}
+	if node := n.before.GetNode(); node != nil {
+		undo(node.State, "ballast ctl node undrain "+n.Name)
+	}
+	if n.offRing {
 		lines = append(lines, "ballast ctl replica undrain "+n.Name)
 	}
 	return lines

@@ -270,7 +270,13 @@ func (m *Memory) Servers(_ context.Context, service string) (list []*ballastv1.S
 			list = append(list, status)
 		}
 		for _, server := range m.node.Lingering(s.Name) {
-			list = append(list, &ballastv1.ServerStatus{Service: s.Name, Server: api.ServerToProto(&server), Removed: true, Health: "unknown"})
+			status := &ballastv1.ServerStatus{Service: s.Name, Server: api.ServerToProto(&server), Removed: true, Health: "unknown", ConnectionsExact: !m.Estimated}
+			if m.Live != nil {
+				status.Connections = new(m.Live(server.ID))
+			} else if !m.Estimated {
+				status.Connections = new(uint64)
+			}
+			list = append(list, status)
 		}
 	}
 	return list, nil

@@ -49,31 +49,36 @@ func samePlacement(from, to *model.Service) bool {
 const otherVIP = "to keep them, have a second service at another vip take new ones until they have ended"
 
 // AffinityDangers tells which connections break because the affinity of their service changes from a to b, one line each; nil: none does, or none
-// lives. Both have their defaults.
+// lives. A service under another name that takes connections over is asked about as the same one is. Both have their defaults.
 func AffinityDangers(a, b *model.Fleet, living livingOf) (lines []string) {
+	after := index(b.Services, serviceName)
 	for i := range a.Services {
 		from := &a.Services[i]
-		if to := heir(from, b); to != nil && from.SharesVIP(to) && len(from.Servers) > 0 {
+		if to := after[from.Name]; to != nil && from.SharesVIP(to) && len(from.Servers) > 0 {
 			if line := affinityDanger(from, to, living); line != "" {
 				lines = append(lines, line)
 			}
 		}
+		lines = append(lines, heirDangers(from, b, living)...)
 	}
 	return lines
 }
 
-// heir is who has the connections of a service when the fleet has become another: it, or one of another name with its address; nil: nobody.
-func heir(of *model.Service, after *model.Fleet) *model.Service {
-	var taken *model.Service
-	for i := range after.Services {
-		switch s := &after.Services[i]; {
-		case s.Name == of.Name:
-			return s
-		case taken == nil && of.SharesVIP(s) && takesOver(of, s):
-			taken = s
+// heirDangers are the affinity dangers of services of b under other names that take over connections of a service.
+func heirDangers(from *model.Service, b *model.Fleet, living livingOf) (lines []string) {
+	if len(from.Servers) == 0 {
+		return nil
+	}
+	for i := range b.Services {
+		to := &b.Services[i]
+		if to.Name == from.Name || !from.SharesVIP(to) || !takesOver(from, to) {
+			continue
+		}
+		if line := affinityDanger(from, to, living); line != "" {
+			lines = append(lines, line)
 		}
 	}
-	return taken
+	return lines
 }
 
 func affinityDanger(from, to *model.Service, living livingOf) string {
@@ -81,9 +86,13 @@ func affinityDanger(from, to *model.Service, living livingOf) string {
 	if which == "" {
 		return ""
 	}
-	had := connectionsOf(from, living).And(living(from.Name, RemovedServers))
+	had := connectionsOf(from, living)
 	if had.Known && had.Exact && had.Live == 0 {
 		return ""
 	}
-	return fmt.Sprintf("service %s: affinity %s -> %s: of %s %s break: %s: %s", to.Name, from.Affinity, to.Affinity, had, which, why, otherVIP)
+	name := to.Name
+	if from.Name != to.Name {
+		name += " (was " + from.Name + ")"
+	}
+	return fmt.Sprintf("service %s: affinity %s -> %s: of %s %s break: %s: %s", name, from.Affinity, to.Affinity, had, which, why, otherVIP)
 }

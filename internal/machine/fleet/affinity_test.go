@@ -118,21 +118,43 @@ func TestConnectionsOfHashAreFoundByTheSameTableOfSlotsAlone(t *testing.T) {
 	}
 }
 
-// What servers that have left still have is asked about, too, and so is what a service has that gets another name.
-func TestConnectionsOfRemovedServersAndOfServicesWithANewNameAreAskedAbout(t *testing.T) {
-	a, b := withAffinity(t, model.AffinityCookie, model.ProtocolTCP), withAffinity(t, model.AffinityHash, model.ProtocolTCP)
-	living := func(_ string, id uint16) Connections {
-		if id == RemovedServers {
-			return Connections{Live: 500, Known: true, Exact: true}
+// Promise: Connections of servers that were removed count, too: they break as the others do.
+func TestAnAffinityIsAskedAboutWhereRemovedServersAloneHaveConnections(t *testing.T) {
+	removed := func(_ string, id uint16) Connections {
+		if id == OfRemoved {
+			return Connections{Live: 5, Known: true, Exact: true}
 		}
 		return Connections{Known: true, Exact: true}
 	}
-	for _, name := range []string{b.Services[0].Name, "other"} {
-		b.Services[0].Name = name
-		for by, lines := range map[string][]string{"API": Dangers(&a, &b, nil, living), "file": AffinityDangers(&a, &b, living)} {
-			if len(lines) != 1 || !strings.HasPrefix(lines[0], "service "+name+": affinity cookie -> hash: of 500 connections some break") {
-				t.Errorf("%s, by %s: %q", name, by, lines)
-			}
+	a, b := withAffinity(t, model.AffinityCookie, model.ProtocolTCP), withAffinity(t, model.AffinityHash, model.ProtocolTCP)
+	for how, lines := range map[string][]string{"by file": AffinityDangers(&a, &b, removed), "by API": Dangers(&a, &b, nil, removed)} {
+		if len(lines) != 1 || !strings.Contains(lines[0], "of 5 connections some break: ") {
+			t.Errorf("%s: %q", how, lines)
 		}
+	}
+}
+
+// Promise: A service that gets another name with another affinity is asked about as one that keeps its name is.
+func TestAnAffinityIsAskedAboutUnderAnotherName(t *testing.T) {
+	lives := func(_ string, id uint16) Connections {
+		if id == OfRemoved {
+			return Connections{Known: true, Exact: true}
+		}
+		return Connections{Live: 7, Known: true, Exact: true}
+	}
+	a, b := withAffinity(t, model.AffinityCookie, model.ProtocolTCP), withAffinity(t, model.AffinityHash, model.ProtocolTCP)
+	b.Services[0].Name = "shop"
+	for how, lines := range map[string][]string{"by file": AffinityDangers(&a, &b, lives), "by API": Dangers(&a, &b, nil, lives)} {
+		if len(lines) != 1 || !strings.HasPrefix(lines[0], "service shop (was web): affinity cookie -> hash: of 14 connections some break: ") {
+			t.Errorf("%s: %q", how, lines)
+		}
+	}
+	b.Services[0].Affinity = model.AffinityTable
+	if lines := Dangers(&a, &b, nil, lives); lines != nil {
+		t.Errorf("one that keeps all: %q", lines)
+	}
+	b.Services[0].Affinity, b.Services[0].Ports = model.AffinityHash, []uint16{a.Services[0].Ports[0] + 1}
+	if lines := AffinityDangers(&a, &b, lives); lines != nil {
+		t.Errorf("at another port it takes nothing over: %q", lines)
 	}
 }

@@ -31,13 +31,8 @@ func Dangers(a, b *model.Fleet, unhealthy unhealthyOf, living livingOf) (lines [
 			lines = append(lines, fmt.Sprintf("service %s: it goes: its packets go to the host, and its connections end", from.Name))
 		case to != nil:
 			lines = append(lines, serviceDangers(from, to, gone, unhealthy, living)...)
-		default:
-			if renamed := heir(from, b); renamed != nil && len(from.Servers) > 0 {
-				if line := affinityDanger(from, renamed, living); line != "" {
-					lines = append(lines, line)
-				}
-			}
 		}
+		lines = append(lines, heirDangers(from, b, living)...)
 	}
 	if a.HasSecondTier() && b.HasSecondTier() {
 		switch before, after := nodesTaking(a.Nodes), nodesTaking(b.Nodes); {

@@ -18,24 +18,24 @@ type Connections struct {
 	Exact bool // an agent has counted them, else load balancers have estimated them
 }
 
-// RemovedServers stands for all servers that have left a service and keep the connections that they have. It is no server's id.
-const RemovedServers = 0
+// OfRemoved stands for the id of a server: all those that were removed from the service, whose connections may live. No server has this id.
+const OfRemoved = 0
 
-// livingOf tells the connections of a server, or of RemovedServers.
+// livingOf tells the connections of a server, or of those removed.
 type livingOf func(service string, id uint16) Connections
 
-// connectionsOf are those of all servers of a service.
+// And are the connections of both.
+func (c Connections) And(o Connections) Connections {
+	return Connections{Live: c.Live + o.Live, Known: c.Known && o.Known, Exact: c.Exact && o.Exact}
+}
+
+// connectionsOf are those of all servers of a service, with those that were removed.
 func connectionsOf(s *model.Service, living livingOf) Connections {
-	all := Connections{Known: true, Exact: true}
+	all := living(s.Name, OfRemoved)
 	for i := range s.Servers {
 		all = all.And(living(s.Name, s.Servers[i].ID))
 	}
 	return all
-}
-
-// And are both.
-func (c Connections) And(o Connections) Connections {
-	return Connections{Live: c.Live + o.Live, Known: c.Known && o.Known, Exact: c.Exact && o.Exact}
 }
 
 // String is "12 connections", "about 12 connections" or "connections that nobody counts".

@@ -26,7 +26,12 @@ func TestAFileThatIsCutOffIsSeenByWhatItLoses(t *testing.T) {
 	}
 	fleet := func(services ...model.Service) *model.Fleet { return &model.Fleet{Services: services} }
 	lives := func(n uint64, known bool) func(string, uint16) Connections {
-		return func(string, uint16) Connections { return Connections{Live: n, Known: known, Exact: true} }
+		return func(_ string, id uint16) Connections {
+			if id == OfRemoved {
+				return Connections{Known: true, Exact: true}
+			}
+			return Connections{Live: n, Known: known, Exact: true}
+		}
 	}
 	for name, test := range map[string]struct {
 		a, b   *model.Fleet

@@ -36,6 +36,15 @@ func (s HereShare) String() string { return strconv.Itoa(int(s.Permille())) }
 // MarshalJSON writes it as people give it.
 func (s HereShare) MarshalJSON() ([]byte, error) { return []byte(s.String()), nil }
 
+// UnmarshalJSON reads what MarshalJSON has written.
+func (s *HereShare) UnmarshalJSON(text []byte) error {
+	share, err := ParseShare(string(text))
+	if err == nil {
+		*s = share
+	}
+	return err
+}
+
 // Predecessor is who had the VIPs of a service before, or shall have them: what is not of a connection that began here goes there. Without
 // addresses there is none.
 type Predecessor struct {

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 
@@ -8,8 +9,9 @@ import (
 	"github.com/ballast-lb/ballast/internal/schema"
 )
 
-// comeBack sends a T with each of the fields set to something.
-func comeBack[T any](t *testing.T, fields []schema.Field[T], blank T, overTheWire func(*T) (T, error)) {
+// comeBack sends a T with each of the fields set to something on a way and back.
+func comeBack[T any](t *testing.T, fields []schema.Field[T], blank T, way func(*T) (T, error)) {
+	t.Helper()
 	for _, f := range fields {
 		names := strings.FieldsFunc(f.Allowed(), func(r rune) bool { return strings.ContainsRune("`, ", r) })
 		sent := blank
@@ -22,11 +24,29 @@ func comeBack[T any](t *testing.T, fields []schema.Field[T], blank T, overTheWir
 				sent = given
 			}
 		}
-		back, err := overTheWire(&sent)
+		back, err := way(&sent)
 		if have, want := f.Text(&back), f.Text(&sent); err != nil || have != want || want == f.Text(&blank) {
 			t.Errorf("%s: %s came back as %s, %v", f.Key, want, have, err)
 		}
 	}
+}
+
+// stored reads what a store has of something.
+func stored[T any](sent *T) (back T, err error) {
+	text, err := json.Marshal(sent)
+	if err == nil {
+		err = json.Unmarshal(text, &back)
+	}
+	return back, err
+}
+
+// Stores, and what nodes keep, are JSON.
+func TestEveryFieldComesBackFromAStore(t *testing.T) {
+	service := model.NewService()
+	service.ApplyDefaults() // what has none is not stored
+	comeBack(t, schema.Service, service, stored)
+	comeBack(t, schema.Server, model.NewServer(), stored)
+	comeBack(t, schema.Node, model.Node{}, stored)
 }
 
 func TestEveryFieldComesBackFromTheWire(t *testing.T) {

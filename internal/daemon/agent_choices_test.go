@@ -35,10 +35,7 @@ func (h *agentHost) awaitGauge(name string, want int) {
 
 func TestAnAgentKnowsItsLoadWhoeverRunsMeanwhile(t *testing.T) {
 	t.Parallel()
-	h := newAgentHost(t)
-	h.write(fmt.Sprintf(agentFile, 1))
-	h.start()
-	h.await("the agent", func(s api.AgentStatus) bool { return s.Ready })
+	h := newReadyAgent(t)
 	connections := []net.Conn{h.echo()}
 	exchange(t, connections[0])
 

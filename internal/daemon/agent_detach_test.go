@@ -2,12 +2,10 @@ package daemon_test
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
 	"testing"
 
-	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/await"
 	"github.com/ballast-lb/ballast/internal/daemon/agent"
 )
@@ -16,10 +14,7 @@ import (
 func TestAnAgentIsDetachedUnderConnectionsIfThatIsMeant(t *testing.T) {
 	t.Parallel()
 	noRaces(t)
-	h := newAgentHost(t)
-	h.write(fmt.Sprintf(agentFile, 1))
-	h.start()
-	h.await("the agent", func(s api.AgentStatus) bool { return s.Ready })
+	h := newReadyAgent(t)
 	conn := h.echo()
 	exchange(t, conn)
 	h.kill()

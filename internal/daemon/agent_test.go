@@ -86,6 +86,16 @@ func newAgentHost(t *testing.T) *agentHost {
 	return h
 }
 
+// newReadyAgent has it run by agentFile.
+func newReadyAgent(t *testing.T) *agentHost {
+	t.Helper()
+	h := newAgentHost(t)
+	h.write(fmt.Sprintf(agentFile, 1))
+	h.start()
+	h.await("the agent", func(s api.AgentStatus) bool { return s.Ready })
+	return h
+}
+
 func (h *agentHost) await(what string, done func(api.AgentStatus) bool) api.AgentStatus {
 	h.t.Helper()
 	return awaitStatus(h.host, what, done)
@@ -222,10 +232,7 @@ func TestAnAgentRefusesAFileThatReplacesAKeyOrItsId(t *testing.T) {
 
 func TestAnAgentSaysThatItIsOne(t *testing.T) {
 	t.Parallel()
-	h := newAgentHost(t)
-	h.write(fmt.Sprintf(agentFile, 1))
-	h.start()
-	h.await("the agent", func(s api.AgentStatus) bool { return s.Ready })
+	h := newReadyAgent(t)
 	for _, path := range []string{api.PathTrace, api.PathConnections, api.PathConfigDiff} {
 		if err := h.client.Get(t.Context(), path, nil); err == nil || !strings.Contains(err.Error(), "this is an agent") {
 			t.Errorf("%s: %v", path, err)

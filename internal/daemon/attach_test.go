@@ -253,10 +253,7 @@ func pinned(t *testing.T, dir string) string {
 func TestAnAgentsProgramsAreAttachedAgain(t *testing.T) {
 	t.Parallel()
 	noRaces(t)
-	h := newAgentHost(t)
-	h.write(fmt.Sprintf(agentFile, 1))
-	h.start()
-	h.await("the agent", func(s api.AgentStatus) bool { return s.Ready })
+	h := newReadyAgent(t)
 	exchange(t, h.echo())
 	for hook, counter := range map[string]string{"ingress": "ingress_restored", "egress": "egress_marked"} {
 		h.detach(hook)
@@ -304,10 +301,7 @@ func TestAProgramBeforeAnAgentsIsNamed(t *testing.T) {
 func TestAnAgentNamesTheXDPProgramOfOthers(t *testing.T) {
 	t.Parallel()
 	noRaces(t)
-	h := newAgentHost(t)
-	h.write(fmt.Sprintf(agentFile, 1))
-	h.start()
-	h.await("the agent", func(s api.AgentStatus) bool { return s.Ready })
+	h := newReadyAgent(t)
 	fd := progtest.TheirXDP(t)
 	put := func(fd int) {
 		h.onDevice(func(device netlink.Link) error {

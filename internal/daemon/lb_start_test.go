@@ -102,10 +102,7 @@ func TestADaemonLeavesAnInstanceOfTheOtherRoleAlone(t *testing.T) {
 
 func TestDetachSaysHowManyConnectionsItBreaks(t *testing.T) {
 	t.Parallel()
-	h := newAgentHost(t)
-	h.write(fmt.Sprintf(agentFile, 1))
-	h.start()
-	h.await("the agent", func(s api.AgentStatus) bool { return s.Ready })
+	h := newReadyAgent(t)
 	exchange(t, h.echo())
 	exchange(t, h.dial())
 	h.kill()

@@ -20,6 +20,16 @@ const pageDir = "../../internal/daemon/console/page"
 // even gives every server the same.
 func even(string, int) int { return 5 }
 
+// startEvenFleet has load balancers that report as many connections of every server, all of which are healthy.
+func startEvenFleet(t *testing.T, servers map[string]int, loadBalancers ...string) *fleet {
+	t.Helper()
+	f := startFleet(t)
+	f.join(loadBalancers...)
+	f.apply(servers)
+	f.live(servers, even, nil)
+	return f
+}
+
 // rowOf is an expression that finds the row of a table that begins with a name.
 func rowOf(table, name string) string {
 	return fmt.Sprintf(`[...document.querySelectorAll("[aria-label='%s'] tbody tr")].find((r) => r.cells[0].textContent.includes(%q))`, table, name)
@@ -28,10 +38,7 @@ func rowOf(table, name string) string {
 func TestADrainIsSeenOnThePageWithinTwoSeconds(t *testing.T) {
 	long(t)
 	servers := map[string]int{"web": 6, "mail": 2}
-	f := startFleet(t)
-	f.join("lb1", "lb2")
-	f.apply(servers)
-	f.live(servers, even, nil)
+	f := startEvenFleet(t, servers, "lb1", "lb2")
 	b := open(t, f.page, "light", 1280, 900)
 	b.is(rowOf("Servers", "web-1"))
 	b.is(rowOf("Nodes", "lb2"))
@@ -64,10 +71,7 @@ func TestThePageTellsThatItHearsNothingAndGoesOn(t *testing.T) {
 func TestTheKeyboardReachesEverything(t *testing.T) {
 	long(t)
 	servers := map[string]int{"web": 60, "mail": 2}
-	f := startFleet(t)
-	f.join("lb1")
-	f.apply(servers)
-	f.live(servers, even, nil)
+	f := startEvenFleet(t, servers, "lb1")
 	b := open(t, f.page, "light", 1280, 900)
 	b.is(rowOf("Servers", "web-1"))
 	var walked []string
@@ -102,10 +106,7 @@ func TestTheKeyboardReachesEverything(t *testing.T) {
 func TestThePageShowsDifferencesAndTheWayBack(t *testing.T) {
 	long(t)
 	servers := map[string]int{"web": 6}
-	f := startFleet(t)
-	f.join("lb1")
-	f.apply(servers)
-	f.live(servers, even, nil)
+	f := startEvenFleet(t, servers, "lb1")
 	fleettest.Require(t, f.ctl("server", "drain", "web", "web-3", "--comment", markup))
 	b := open(t, f.page, "light", 1280, 900)
 	const newest = `document.querySelector(".changes > li")`
@@ -127,10 +128,7 @@ func TestThePageShowsDifferencesAndTheWayBack(t *testing.T) {
 func TestThePageSaysWhyAServerGetsWhatItGets(t *testing.T) {
 	long(t)
 	servers := map[string]int{"web": 6}
-	f := startFleet(t)
-	f.join("lb1", "lb2")
-	f.apply(servers)
-	f.live(servers, even, nil)
+	f := startEvenFleet(t, servers, "lb1", "lb2")
 	b := open(t, f.page, "light", 1280, 900)
 	b.is(rowOf("Servers", "web-3"))
 	b.do(chromedp.Evaluate[chromedp.Void](rowOf("Servers", "web-3")+`.querySelector("button").focus()`), chromedp.KeyEvent("\r"))
@@ -150,10 +148,7 @@ func TestThePageSaysWhyAServerGetsWhatItGets(t *testing.T) {
 func TestThePageTakesASampleWhenAsked(t *testing.T) {
 	long(t)
 	servers := map[string]int{"web": 2}
-	f := startFleet(t)
-	f.join("lb1", "lb2")
-	f.apply(servers)
-	f.live(servers, even, nil)
+	f := startEvenFleet(t, servers, "lb1", "lb2")
 	b := open(t, f.page, "light", 1280, 900)
 	b.is(rowOf("Servers", "web-1"))
 	b.is(`document.body.textContent.includes("Not known because nobody has asked")`)

@@ -89,27 +89,19 @@ func (cs *changes) reset(by string, how configfile.Taking) (changed api.Changed,
 	return changed, err
 }
 
-// orphans refuses a fleet without the predecessors that connections go on to. What nobody has counted yet, at the start, is none.
-func (c changing) orphans(next *model.Fleet) error {
-	lines := fleet.Orphaned(&c.state.Running, next, func(service string) fleet.Connections {
+// orphans are the predecessors that go and that connections go on to. What nobody has counted yet, at the start, is none.
+func (c changing) orphans(next *model.Fleet) []string {
+	return fleet.Orphaned(&c.state.Running, next, func(service string) fleet.Connections {
 		if counted := (fleetAPI{observer{c.changes}}).PredecessorConnections(service); counted.Known {
 			return counted
 		}
 		return fleet.Connections{Known: true}
 	})
-	if len(lines) == 0 {
-		return nil
-	}
-	return errors.New(strings.Join(lines, "; "))
 }
 
-// regroups refuses a fleet in which services have an affinity that does not find their connections.
-func (c changing) regroups(next *model.Fleet) error {
-	lines := fleet.AffinityDangers(&c.state.Running, next, api.Counting(context.Background(), fleetAPI{observer{c.changes}}))
-	if len(lines) == 0 {
-		return nil
-	}
-	return errors.New(strings.Join(lines, "; "))
+// regroups are the services that get an affinity that does not find their connections.
+func (c changing) regroups(next *model.Fleet) []string {
+	return fleet.AffinityDangers(&c.state.Running, next, api.Counting(context.Background(), fleetAPI{observer{c.changes}}))
 }
 
 // takeFile carries out what an action has taken of the file, unless it was refused. A dry run adds what that harms, and what becomes of connections.
@@ -127,11 +119,17 @@ func (c changing) takeFile(next fleet.Desired, action string, how configfile.Tak
 		changed.Live = api.Living(ctx, servers, &c.state.Running, &next.Running)
 		return c.fits(&next.Running)
 	}
-	if err := c.orphans(&next.Running); err != nil && !how.Force {
-		return fmt.Errorf("%w; wait until ballast_predecessor_connections is 0; if they may break: `%s config %s --%s` takes the file", err, api.Ctl(c.options.Instance), action, api.Force)
+	breaking := func(lines []string, first string) error {
+		if len(lines) == 0 {
+			return nil
+		}
+		return fmt.Errorf("%s; %sif they may break: `%s config %s --%s` takes the file", strings.Join(lines, "; "), first, api.Ctl(c.options.Instance), action, api.Force)
 	}
-	if err := c.regroups(&next.Running); err != nil && !how.Force && !how.Start {
-		return fmt.Errorf("%w; if they may break: `%s config %s --%s` takes the file", err, api.Ctl(c.options.Instance), action, api.Force)
+	if err := breaking(c.orphans(&next.Running), "wait until ballast_predecessor_connections is 0; "); err != nil && !how.Force {
+		return err
+	}
+	if err := breaking(c.regroups(&next.Running), ""); err != nil && !how.Force && !how.Start {
+		return err
 	}
 	return c.reconcile(c.state.With(next))
 }

@@ -8,6 +8,8 @@ import (
 	"github.com/ballast-lb/ballast/internal/lab/world"
 )
 
+const holdMax = 30 * time.Second // until connections that are to stay have servers
+
 // Downloads are connections that stay busy until the traffic ends, at a limited rate.
 func Downloads(target string, count int) traffic.Flow {
 	return traffic.Flow{
@@ -58,6 +60,17 @@ func Steady(t *world.Trial) *world.Load {
 	running := t.Traffic.Generate(Downloads(t.Fleet.Target(), 30), Browsers(t.Fleet.Target(), 20), Shorts(t.Fleet.Target(), 40))
 	t.Traffic.Busy(running, 100)
 	return running
+}
+
+// Hold starts flows whose connections stay until they are to end, and waits until all of them have a server. what is in words what it waits for.
+func Hold(t *world.Trial, what string, flows ...traffic.Flow) *world.Load {
+	count := 0
+	for i := range flows {
+		count += flows[i].Count
+	}
+	held := t.Traffic.Generate(flows...)
+	t.Traffic.Until(held, holdMax, what, func(p traffic.Progress) bool { return p.Served() == count })
+	return held
 }
 
 // Changes are those of pool, keys and load balancers that several scenarios play, with two load balancers and six servers.

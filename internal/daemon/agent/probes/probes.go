@@ -180,21 +180,23 @@ func (p *Probes) judge(one *port, now time.Time) {
 		return
 	}
 	number := one.probe.Service.Port()
-	if one.of.last != 0 {
-		one.lost = 0
-		whole := one.walk.judge(one.of, number, fate, passed || taken(fate), now)
-		one.probe.Service = netip.AddrPortFrom(one.probe.Service.Addr(), p.next(one))
-		if !whole {
-			if one.known {
-				one.at = now
-			}
-			return
-		}
+	if one.of.last != 0 && !p.goOn(one, one.walk.judge(one.of, number, fate, passed || taken(fate), now), now) {
+		return
 	}
 	if !one.known || one.arrives() != (passed || taken(fate)) {
 		one.since = now
 	}
 	one.fate, one.passed, one.shown, one.known, one.silent, one.at = fate, passed, number, true, "", now
+}
+
+// goOn has the next port of a range have its turn, and returns whether what was seen of the last one counts for the whole range.
+func (p *Probes) goOn(one *port, whole bool, now time.Time) bool {
+	one.lost = 0
+	one.probe.Service = netip.AddrPortFrom(one.probe.Service.Addr(), p.next(one))
+	if !whole && one.known {
+		one.at = now
+	}
+	return whole
 }
 
 // arrives: packets reach whoever they are for, as far as can be seen.
@@ -211,16 +213,8 @@ func (p *Probes) notSeen(one *port, err error, now time.Time) {
 	if one.lost++; one.lost < tries {
 		return
 	}
-	if one.of.last != 0 {
-		one.lost = 0
-		whole := one.walk.miss(one.of, one.probe.Service.Port(), now)
-		one.probe.Service = netip.AddrPortFrom(one.probe.Service.Addr(), p.next(one))
-		if !whole {
-			if one.known {
-				one.at = now
-			}
-			return
-		}
+	if one.of.last != 0 && !p.goOn(one, one.walk.miss(one.of, one.probe.Service.Port(), now), now) {
+		return
 	}
 	one.known = false
 	if one.silent = "nothing answers datagrams, and connection tracking does not know of any that was passed on"; err != nil {

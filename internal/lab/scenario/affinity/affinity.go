@@ -116,24 +116,21 @@ func (c *changes) run() {
 	held.Finish(c.Context)
 }
 
-// hold starts connections to all services that stay busy until they are to end, and waits until all have a server.
+// hold has connections to all services that stay busy until they are to end.
 func (c *changes) hold() *world.Load {
 	var all []traffic.Flow
-	count := 0
 	for _, one := range c.Fleet.Services {
 		if one.Protocol == model.ProtocolUDP {
 			c.Endpoints.StartEchoes(one.Target())
-			all, count = append(all, datagrams(one)), count+flows
+			all = append(all, datagrams(one))
 			continue
 		}
 		for _, flow := range []traffic.Flow{scenario.Downloads(one.Target(), holding), scenario.Browsers(one.Target(), holding/2)} {
 			flow.Name += " of " + one.Name
-			all, count = append(all, flow), count+flow.Count
+			all = append(all, flow)
 		}
 	}
-	held := c.Traffic.Generate(all...)
-	c.Traffic.Until(held, within, "all connections have a server", func(p traffic.Progress) bool { return p.Served() == count })
-	return held
+	return scenario.Hold(c.Trial, "all connections have a server", all...)
 }
 
 func datagrams(one *fleet.Service) traffic.Flow {

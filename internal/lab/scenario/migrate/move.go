@@ -54,7 +54,7 @@ func (m *move) route(hosts ...int) {
 	}
 }
 
-// hold starts connections to all services that stay busy until they are to end, and waits until all have a server.
+// hold has connections to all services that stay busy until they are to end.
 func (m *move) hold(name string) *world.Load {
 	var flows []traffic.Flow
 	for _, one := range m.Fleet.Services {
@@ -68,9 +68,7 @@ func (m *move) hold(name string) *world.Load {
 			flows = append(flows, flow)
 		}
 	}
-	running := m.Traffic.Generate(flows...)
-	m.Traffic.Until(running, within, "all connections "+name+" have a server", func(p traffic.Progress) bool { return p.Served() == m.held() })
-	return running
+	return scenario.Hold(m.Trial, "all connections "+name+" have a server", flows...)
 }
 
 // held is how many connections hold holds.

@@ -50,7 +50,7 @@ func commands(block string) (list []string) {
 // atHand gives a shell on the host control what somebody has who follows the document: this repository, kubectl and helm.
 func (c *cluster) atHand() {
 	c.must(os.Mkdir(c.path("bin"), 0o755))
-	for name, program := range map[string]string{"kubectl": parts, "helm": helm, "ballast": ballast} {
+	for name, program := range map[string]string{"kubectl": parts, "helm": helm, "ballast": ballast, "ballast-kube": kube} {
 		target, err := filepath.Abs(program)
 		c.must(err)
 		c.must(os.Symlink(target, c.path("bin/"+name)))

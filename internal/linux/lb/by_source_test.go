@@ -53,7 +53,7 @@ func datagram(f flow) []byte {
 
 // Promise: By source all packets of a client that carry no cookie, of all its connections to services of a VIP with the same servers, go to one
 // server, over IPv4 and IPv6, on the fast path and the slow one.
-// Public: kubernetes/kubernetes#122388 (affinity by the client's address does not hold).
+// Public: kubernetes/kubernetes#55429 (connections of a client reach several endpoints in spite of sessionAffinity).
 func TestAllConnectionsOfAClientGoToOneServer(t *testing.T) {
 	for _, vip := range []netip.Addr{vip4, vip6} {
 		for _, dispatch := range []model.Dispatch{model.DispatchMaglev, model.DispatchHash, model.DispatchWCMP} {

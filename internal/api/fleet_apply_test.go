@@ -83,7 +83,7 @@ func TestApplySaysThatAKeptDrainLeavesNobodyToTakeNewConnections(t *testing.T) {
 func TestWhatWasConfirmedIsWhatIsDone(t *testing.T) {
 	fleet, _ := serveFleet(t, &apitest.Memory{})
 	apply(t, fleet, web(at("10.0.0.1")))
-	request := &ballastv1.ApplyRequest{Services: []*ballastv1.Service{web(at("10.0.0.2"))}, DryRun: true}
+	request := &ballastv1.ApplyRequest{Services: []*ballastv1.Service{web(at("10.0.0.2"))}, DryRun: true, Force: true}
 	confirmed := must(t)(fleet.Apply(t.Context(), request))
 	must(t)(fleet.AddServer(t.Context(), &ballastv1.AddServerRequest{Service: "web", Server: at("10.0.0.3")}))
 	request.DryRun, request.Confirmed = false, confirmed

@@ -126,6 +126,35 @@ func TestAnAffinityThatBreaksConnectionsNeedsForceWhileSomeLive(t *testing.T) {
 	}
 }
 
+// Promise: A file by which all servers get other addresses needs force, says how many connections they have, and what becomes of them; repeated, or by force twice, it says the same.
+func TestOtherAddressesForServersNeedForce(t *testing.T) {
+	memory := &apitest.Memory{Live: func(uint16) uint64 { return 3 }}
+	fleet, _ := serveFleet(t, memory)
+	named := func(name, address string) *ballastv1.Server {
+		s := at(address)
+		s.Name = name
+		return s
+	}
+	must(t)(fleet.Apply(t.Context(), &ballastv1.ApplyRequest{Services: []*ballastv1.Service{web(named("s1", "10.0.0.1"), named("s2", "10.0.0.2"))}}))
+	dead := &ballastv1.ApplyRequest{Services: []*ballastv1.Service{web(named("s1", "10.9.0.1"), named("s2", "10.9.0.2"))}, AllowRemove: true}
+	const warning = "2 of its 2 servers (s1 10.0.0.1 -> 10.9.0.1, s2 10.0.0.2 -> 10.9.0.2): nobody has seen them answer; 6 connections stay with the old servers"
+	for range 2 {
+		if _, err := fleet.Apply(t.Context(), dead); !strings.Contains(strings.Join(api.WarningsOf(err), "; "), warning) || !strings.Contains(err.Error(), "repeat it with force") {
+			t.Errorf("without force: %v", err)
+		}
+	}
+	dead.DryRun = true
+	if answer, err := fleet.Apply(t.Context(), dead); err != nil || len(answer.Warnings) != 1 || !slices.Contains(answer.Live, "service web: server s1: 3 connections stay until they end") {
+		t.Errorf("dry: %v, %v", answer, err)
+	}
+	dead.DryRun, dead.Force = false, true
+	if answer, err := fleet.Apply(t.Context(), dead); err != nil || len(answer.Warnings) != 1 {
+		t.Errorf("by force: %v, %v", answer, err)
+	}
+	dead.Force = false
+	must(t)(fleet.Apply(t.Context(), dead)) // it is so by now
+}
+
 // Promise: It needs force also where removed servers alone have connections, also if the service gets another name.
 func TestAnAffinityThatBreaksConnectionsOfRemovedServersNeedsForce(t *testing.T) {
 	for name, to := range map[string]string{"same name": "web", "another name": "shop"} {

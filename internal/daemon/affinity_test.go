@@ -53,3 +53,29 @@ func TestAFileWithAnAffinityThatBreaksConnectionsIsRefused(t *testing.T) {
 	h.start()
 	h.awaitFile(sum)
 }
+
+// Promise: A load balancer does not take a file by which servers at other addresses take the place of its servers, unless somebody has said so.
+func TestAFileWithOtherAddressesForServersIsRefused(t *testing.T) {
+	t.Parallel()
+	noRaces(t)
+	h := newLBHost(t)
+	h.awaitAfterStart()
+	file := fmt.Sprintf(lbFile, "")
+	elsewhere := strings.NewReplacer("10.9.0.2, id: 1", "10.9.0.4, id: 3", "10.9.0.3, id: 2", "10.9.0.5, id: 4").Replace(file)
+	const why = "service web: other addresses take the place of 2 of its 2 servers (s1 10.9.0.2 -> 10.9.0.4, s2 10.9.0.3 -> 10.9.0.5): nobody has seen them answer; about 0 connections stay"
+	sum := h.write(elsewhere)
+	refused := h.await(why, func(s api.LBStatus) bool { return strings.Contains(s.Config.Error, why) })
+	if !refused.Ready || !strings.Contains(refused.Config.Error, "`ballast ctl --instance test config reload --force` takes the file") {
+		t.Errorf("the refusal names no way: %+v", refused.Config)
+	}
+	for range 2 { // another yes is not this one
+		if _, err := h.post(reloadAllowingRemovals, nil); err == nil || !strings.Contains(err.Error(), why) {
+			t.Errorf("taken, or refused for another reason: %v", err)
+		}
+	}
+	h.expectServers("of the file before", "s1 active", "s2 active")
+	if _, err := h.post(reloadByForce, nil); err != nil {
+		t.Errorf("by force: %v", err)
+	}
+	h.awaitFile(sum)
+}

@@ -99,9 +99,9 @@ func (c changing) orphans(next *model.Fleet) []string {
 	})
 }
 
-// regroups are the services that get an affinity that does not find their connections.
-func (c changing) regroups(next *model.Fleet) []string {
-	return fleet.AffinityDangers(&c.state.Running, next, api.Counting(context.Background(), fleetAPI{observer{c.changes}}))
+// breaking are the changes by which connections of services break that live.
+func (c changing) breaking(next *model.Fleet) []string {
+	return fleet.Breaking(&c.state.Running, next, api.Counting(context.Background(), fleetAPI{observer{c.changes}}))
 }
 
 // takeFile carries out what an action has taken of the file, unless it was refused. A dry run adds what that harms, and what becomes of connections.
@@ -119,16 +119,16 @@ func (c changing) takeFile(next fleet.Desired, action string, how configfile.Tak
 		changed.Live = api.Living(ctx, servers, &c.state.Running, &next.Running)
 		return c.fits(&next.Running)
 	}
-	breaking := func(lines []string, first string) error {
+	unless := func(lines []string, first string) error {
 		if len(lines) == 0 {
 			return nil
 		}
 		return fmt.Errorf("%s; %sif they may break: `%s config %s --%s` takes the file", strings.Join(lines, "; "), first, api.Ctl(c.options.Instance), action, api.Force)
 	}
-	if err := breaking(c.orphans(&next.Running), "wait until ballast_predecessor_connections is 0; "); err != nil && !how.Force {
+	if err := unless(c.orphans(&next.Running), "wait until ballast_predecessor_connections is 0; "); err != nil && !how.Force {
 		return err
 	}
-	if err := breaking(c.regroups(&next.Running), ""); err != nil && !how.Force && !how.Start {
+	if err := unless(c.breaking(&next.Running), ""); err != nil && !how.Force && !how.Start {
 		return err
 	}
 	return c.reconcile(c.state.With(next))

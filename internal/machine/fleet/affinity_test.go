@@ -59,7 +59,7 @@ func TestWhatBecomesOfConnectionsWhoseAffinityChanges(t *testing.T) {
 					return func(string, uint16) Connections { return Connections{Live: live, Known: known, Exact: exact} }
 				}
 				lines := Dangers(&a, &b, nil, counts(7, true, true))
-				if !slices.Equal(lines, AffinityDangers(&a, &b, counts(7, true, true))) {
+				if !slices.Equal(lines, Breaking(&a, &b, counts(7, true, true))) {
 					t.Errorf("%s %s: by file and by API they differ", protocol, pair)
 				}
 				line := strings.Join(lines, "; ")
@@ -92,28 +92,28 @@ func TestConnectionsOfHashAreFoundByTheSameTableOfSlotsAlone(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(changes)) {
 		a, b := withAffinity(t, model.AffinityHash, model.ProtocolTCP), withAffinity(t, model.AffinityLocal, model.ProtocolTCP)
 		changes[name](&b.Services[0])
-		if lines := AffinityDangers(&a, &b, lives); len(lines) != 1 || !strings.Contains(lines[0], "all break") {
+		if lines := Breaking(&a, &b, lives); len(lines) != 1 || !strings.Contains(lines[0], "all break") {
 			t.Errorf("%s: %q", name, lines)
 		}
 	}
 	a, b := withAffinity(t, model.AffinityHash, model.ProtocolTCP), withAffinity(t, model.AffinityLocal, model.ProtocolTCP)
 	a.Services[0].Fallback = model.FallbackSecondChance
-	if lines := AffinityDangers(&a, &b, lives); len(lines) != 1 {
+	if lines := Breaking(&a, &b, lives); len(lines) != 1 {
 		t.Errorf("without second chance: %q", lines)
 	}
 	a, b = withAffinity(t, model.AffinityCookie, model.ProtocolTCP), withAffinity(t, model.AffinityHash, model.ProtocolTCP)
 	a.Services[0].Return, b.Services[0].Return = model.ReturnThrough, model.ReturnThrough
-	if lines := AffinityDangers(&a, &b, lives); len(lines) != 1 || !strings.Contains(lines[0], "all break: their clients have timestamps") {
+	if lines := Breaking(&a, &b, lives); len(lines) != 1 || !strings.Contains(lines[0], "all break: their clients have timestamps") {
 		t.Errorf("cookies that load balancers write: %q", lines)
 	}
 	a, b = withAffinity(t, model.AffinityHash, model.ProtocolTCP), withAffinity(t, model.AffinityLocal, model.ProtocolTCP)
 	b.Services[0].Dispatch = model.DispatchRR // new connections alone go by it
-	if lines := AffinityDangers(&a, &b, lives); lines != nil {
+	if lines := Breaking(&a, &b, lives); lines != nil {
 		t.Errorf("tcp by rr: %q", lines)
 	}
 	a, b = withAffinity(t, model.AffinityHash, model.ProtocolUDP), withAffinity(t, model.AffinityLocal, model.ProtocolUDP)
 	b.Services[0].Dispatch = model.DispatchRR // and every flow of UDP looks new
-	if lines := AffinityDangers(&a, &b, lives); len(lines) != 1 {
+	if lines := Breaking(&a, &b, lives); len(lines) != 1 {
 		t.Errorf("udp by rr: %q", lines)
 	}
 }
@@ -127,7 +127,7 @@ func TestAnAffinityIsAskedAboutWhereRemovedServersAloneHaveConnections(t *testin
 		return Connections{Known: true, Exact: true}
 	}
 	a, b := withAffinity(t, model.AffinityCookie, model.ProtocolTCP), withAffinity(t, model.AffinityHash, model.ProtocolTCP)
-	for how, lines := range map[string][]string{"by file": AffinityDangers(&a, &b, removed), "by API": Dangers(&a, &b, nil, removed)} {
+	for how, lines := range map[string][]string{"by file": Breaking(&a, &b, removed), "by API": Dangers(&a, &b, nil, removed)} {
 		if len(lines) != 1 || !strings.Contains(lines[0], "of 5 connections some break: ") {
 			t.Errorf("%s: %q", how, lines)
 		}
@@ -144,7 +144,7 @@ func TestAnAffinityIsAskedAboutUnderAnotherName(t *testing.T) {
 	}
 	a, b := withAffinity(t, model.AffinityCookie, model.ProtocolTCP), withAffinity(t, model.AffinityHash, model.ProtocolTCP)
 	b.Services[0].Name = "shop"
-	for how, lines := range map[string][]string{"by file": AffinityDangers(&a, &b, lives), "by API": Dangers(&a, &b, nil, lives)} {
+	for how, lines := range map[string][]string{"by file": Breaking(&a, &b, lives), "by API": Dangers(&a, &b, nil, lives)} {
 		if len(lines) != 1 || !strings.HasPrefix(lines[0], "service shop (was web): affinity cookie -> hash: of 14 connections some break: ") {
 			t.Errorf("%s: %q", how, lines)
 		}
@@ -154,7 +154,66 @@ func TestAnAffinityIsAskedAboutUnderAnotherName(t *testing.T) {
 		t.Errorf("one that keeps all: %q", lines)
 	}
 	b.Services[0].Affinity, b.Services[0].Ports = model.AffinityHash, []uint16{a.Services[0].Ports[0] + 1}
-	if lines := AffinityDangers(&a, &b, lives); lines != nil {
+	if lines := Breaking(&a, &b, lives); lines != nil {
 		t.Errorf("at another port it takes nothing over: %q", lines)
+	}
+}
+
+// Promise: With affinity hash, a change of dispatch, table_slots, placement or fallback by which connections are not found any more is asked about.
+func TestWhatBecomesOfConnectionsOfHashWhoseTableOfSlotsChanges(t *testing.T) {
+	lives := func(_ string, id uint16) Connections {
+		if id == OfRemoved {
+			return Connections{Known: true, Exact: true}
+		}
+		return Connections{Live: 7, Known: true, Exact: true}
+	}
+	chance := func(f model.Fallback) func(*model.Service) { return func(s *model.Service) { s.Fallback = f } }
+	none, again := chance(model.FallbackHash), chance(model.FallbackSecondChance)
+	wcmp := func(s *model.Service) { s.Dispatch = model.DispatchWCMP }
+	slots := func(n uint32) func(*model.Service) { return func(s *model.Service) { s.TableSlots = n } }
+	source := func(s *model.Service) {
+		s.Placement = model.Placement{Over: model.PlaceSource, IPv4Prefix: 32, IPv6Prefix: 64}
+	}
+	for name, test := range map[string]struct {
+		before, change []func(*model.Service)
+		want           string // of the line, between the name of the service and why; empty: nobody is asked
+	}{
+		"nothing":                     {nil, nil, ""},
+		"dispatch":                    {nil, []func(*model.Service){wcmp}, "dispatch maglev -> wcmp: of 14 connections most break: "},
+		"table_slots":                 {nil, []func(*model.Service){slots(251)}, "table_slots 4093 -> 251: of 14 connections most break: "},
+		"the end of second chance":    {[]func(*model.Service){again}, []func(*model.Service){none}, "fallback second-chance -> hash: of 14 connections some break: "},
+		"second chance":               {nil, []func(*model.Service){again}, ""},
+		"dispatch, with it":           {[]func(*model.Service){again}, []func(*model.Service){wcmp}, ""},
+		"dispatch, and it begins":     {nil, []func(*model.Service){wcmp, again}, ""},
+		"dispatch, and it ends":       {[]func(*model.Service){again}, []func(*model.Service){wcmp, none}, "dispatch maglev -> wcmp, fallback second-chance -> hash: of 14 connections most break: "},
+		"more slots, with it":         {[]func(*model.Service){again}, []func(*model.Service){slots(8191)}, ""},
+		"fewer slots, with it":        {[]func(*model.Service){again}, []func(*model.Service){slots(251)}, "table_slots 4093 -> 251: of 14 connections some break: "},
+		"placement, with it":          {[]func(*model.Service){again}, []func(*model.Service){source}, "placement.over connection -> source"},
+		"something else of no weight": {nil, []func(*model.Service){func(s *model.Service) { s.SlowStart = 60 }}, ""},
+	} {
+		a, b := withAffinity(t, model.AffinityHash, model.ProtocolTCP), withAffinity(t, model.AffinityHash, model.ProtocolTCP)
+		for _, change := range test.before {
+			change(&a.Services[0])
+			change(&b.Services[0])
+		}
+		for _, change := range test.change {
+			change(&b.Services[0])
+		}
+		lines := Dangers(&a, &b, nil, lives)
+		if !slices.Equal(lines, Breaking(&a, &b, lives)) {
+			t.Errorf("%s: by file and by API they differ", name)
+		}
+		if (test.want == "") != (len(lines) == 0) || test.want != "" && !strings.HasPrefix(lines[0], "service web: "+test.want) {
+			t.Errorf("%s: %q, want %q", name, lines, test.want)
+		}
+		if lines := Dangers(&a, &b, nil, func(string, uint16) Connections { return Connections{Known: true, Exact: true} }); lines != nil {
+			t.Errorf("%s, where none lives: %q", name, lines)
+		}
+	}
+	a, b := withAffinity(t, model.AffinityHash, model.ProtocolTCP), withAffinity(t, model.AffinityHash, model.ProtocolTCP)
+	wcmp(&b.Services[0])
+	a.Services[0].Servers, b.Services[0].Servers = a.Services[0].Servers[:1], b.Services[0].Servers[:1]
+	if lines := Dangers(&a, &b, nil, lives); lines != nil {
+		t.Errorf("a single server: %q", lines)
 	}
 }

@@ -17,7 +17,7 @@ type unhealthyOf func(service string) map[netip.Addr]bool
 // Dangers returns what of a change from a to b harms clients or cannot be taken back, one line each: a service whose last server, or last
 // healthy one, stops taking new connections, a service or port that goes, choices that connections do not outlive, the last node that
 // announces VIPs, keys. nil: nothing does.
-// Both have their defaults. unhealthy is asked only about services that lose a server, living only about those with another affinity. What is no
+// Both have their defaults. unhealthy is asked only about services that lose a server, living only about those that change. What is no
 // change of something that was there is no danger: a new service without servers harms nobody.
 func Dangers(a, b *model.Fleet, unhealthy unhealthyOf, living livingOf) (lines []string) {
 	lines = keyDangers(&a.Keys, &b.Keys)
@@ -28,7 +28,7 @@ func Dangers(a, b *model.Fleet, unhealthy unhealthyOf, living livingOf) (lines [
 		gone := goneOf(from, to, ports)
 		switch {
 		case to == nil && len(gone) > 0 && len(from.Servers) > 0:
-			lines = append(lines, fmt.Sprintf("service %s: it goes: its packets go to the host, and its connections end", from.Name))
+			lines = append(lines, fmt.Sprintf("service %s: it goes: its packets go to the host, and its %s end", from.Name, connectionsOf(from, living)))
 		case to != nil:
 			lines = append(lines, serviceDangers(from, to, gone, unhealthy, living)...)
 		}
@@ -151,12 +151,16 @@ func serviceDangers(from, to *model.Service, gone []string, unhealthy unhealthyO
 	if further := notIn(to, from); len(further) > 0 && from.SharesVIP(to) && to.Return == model.ReturnDirect {
 		add("%s comes: a server that has not got it on lo yet gets no new connections, of other VIPs either", strings.Join(further, ", "))
 	}
+	if line := moveDanger(from, to, living); line != "" {
+		lines = append(lines, line)
+	}
 	nat := func(s *model.Service) bool { return s.Forward == model.ForwardNAT }
+	had := func() Connections { return connectionsOf(from, living) }
 	switch {
 	case !from.SharesVIP(to) || from.Protocol != to.Protocol || from.Destinations != to.Destinations:
-		add("vip or protocol changes: the connections that it has break")
+		add("vip or protocol changes: its %s break: %s", had(), otherVIP)
 	case slices.ContainsFunc(from.VIPs(), func(vip netip.Addr) bool { return !to.HasVIP(vip) }):
-		add("%s goes: its connections end", strings.Join(notIn(from, to), ", "))
+		add("%s goes: of %s those there end: keep it beside the others until its clients have moved", strings.Join(notIn(from, to), ", "), had())
 	case from.VIP != to.VIP && (from.Affinity == model.AffinityQUIC || from.Session == model.SessionTLS):
 		add("the first vip changes: connection ids and sessions of clients name no server any more")
 	case from.Return != to.Return || nat(from) != nat(to):
@@ -164,17 +168,17 @@ func serviceDangers(from, to *model.Service, gone []string, unhealthy unhealthyO
 		if from.Return != to.Return {
 			changed = fmt.Sprintf("return %s -> %s", from.Return, to.Return)
 		}
-		add("%s: the connections that it has break: %s", changed, otherVIP)
-	case from.Affinity != to.Affinity && affinityDanger(from, to, living) != "":
+		add("%s: its %s break: %s", changed, had(), otherVIP)
+	case affinityDanger(from, to, living) != "":
 		lines = append(lines, affinityDanger(from, to, living))
 	case from.Affinity == model.AffinityQUIC && from.QUIC != to.QUIC && to.Affinity == model.AffinityQUIC:
-		add("the form of connection ids (quic) changes: the connections that it has break")
+		add("the form of connection ids (quic) changes: its %s break: %s", had(), otherVIP)
 	case from.MPTCP.FirstPort != 0 && from.MPTCP != to.MPTCP:
 		add("the ports of mptcp change: subflows that have joined there break, and a connection without another one with them")
 	case from.Affinity == model.AffinityHistory && to.Affinity == model.AffinityHistory && to.Choices.Candidates < from.Choices.Candidates:
 		add("fewer candidates: the connections that those have accepted who are none any more break")
 	case len(gone) > 0:
-		add("port %s goes: its connections end", strings.Join(gone, ", "))
+		add("port %s goes: of %s those there end: %s", strings.Join(gone, ", "), had(), portsBeside(from, to))
 	}
 	key := identity(from, to)
 	before := index(from.Servers, key)
@@ -185,6 +189,21 @@ func serviceDangers(from, to *model.Service, gone []string, unhealthy unhealthyO
 		}
 	}
 	return lines
+}
+
+// portsBeside is how the connections of ports that go are kept.
+func portsBeside(from, to *model.Service) string {
+	ports := portsOfService(from)
+	for _, port := range portsOfService(to) {
+		if !slices.Contains(ports, port) {
+			ports = append(ports, port)
+		}
+	}
+	var texts []string
+	for _, port := range ports {
+		texts = append(texts, portText(port))
+	}
+	return fmt.Sprintf("to keep them, serve both (ports: [%s]) until clients have moved and their connections have ended, then remove it", strings.Join(texts, ", "))
 }
 
 func keyDangers(a, b *model.Keys) (lines []string) {

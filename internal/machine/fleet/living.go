@@ -86,9 +86,8 @@ func Removals(a, b *model.Fleet, living livingOf) (lines []string) {
 			}
 			continue
 		}
-		const most = 3 // one of so many may go
 		before, left := len(serversTaking(from)), len(serversTaking(to))+resting(from, to)
-		if gone := before - left; gone*most > before {
+		if gone := before - left; gone*mostGone > before {
 			lines = append(lines, fmt.Sprintf("service %s: %d of its %s that take new connections go", from.Name, gone, model.Counted(before, "server", "servers")))
 		}
 	}
@@ -150,12 +149,15 @@ func fatesOf(from, to *model.Service, living livingOf) (lines []string) {
 	for i := range from.Servers {
 		before := &from.Servers[i]
 		now, fate := after[key(before)], "stay until they end"
+		moved := now != nil && place(now) != place(before) && now.State != model.StateOff
 		if !to.Affinity.KeepsIDs() && to.Affinity != model.AffinityHistory {
 			fate = fmt.Sprintf("may break: affinity %s keeps none where it was", to.Affinity)
 		}
 		switch {
 		case before.State == model.StateOff:
 			continue
+		case moved:
+			fate = fmt.Sprintf("break: %s is another machine", place(now))
 		case now == nil:
 		case now.State == model.StateOff:
 			fate = "are cut"

@@ -208,7 +208,7 @@ func Run(ctx context.Context, o Options) (err error) {
 // which Detach returns.
 func Detach(o Options, confirm func(harm string) error) error {
 	return instance.Detach(o.RunDir, o.Instance, pki.Agent, func(dir string) error {
-		living, err := livingOf(dir)
+		living, err := server.Living(dir)
 		harm := model.Counted(living, "living connection carries a cookie and breaks", "living connections carry cookies and break")
 		if err != nil {
 			harm = fmt.Sprintf("living connections that carry cookies break; they could not be counted: %s", err)
@@ -229,17 +229,7 @@ func Living(runDir, name string) (uint64, error) {
 	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
 		return 0, nil
 	}
-	return livingOf(dir)
-}
-
-func livingOf(dir string) (uint64, error) {
-	path, err := server.Open(dir, server.Limits{})
-	if err != nil {
-		return 0, err
-	}
-	defer path.Close()
-	byParity, err := path.Echoes()
-	return byParity[0] + byParity[1], err
+	return server.Living(dir)
 }
 
 // start brings the data path up.

@@ -81,6 +81,48 @@ func (p Instance) Room(name string) (uint32, error) {
 	return 0, nil
 }
 
+// Load opens the maps of spec that are pinned in the folder of this layout, and of those named kept, where it has none, the newest of another layout that has
+// the shape that spec wants. spec is given the room that they have. No pin is made; the caller closes them.
+func (p Instance) Load(spec *ebpf.CollectionSpec, kept []string) (maps map[string]*ebpf.Map, err error) {
+	maps = map[string]*ebpf.Map{}
+	defer func() {
+		if err != nil {
+			for _, m := range maps {
+				m.Close()
+			}
+		}
+	}()
+	others, err := p.others()
+	if err != nil {
+		return nil, err
+	}
+	for name, wanted := range spec.Maps {
+		if IsSection(name) {
+			continue
+		}
+		folders := []string{filepath.Join(p.Dir, p.Layout)}
+		if slices.Contains(kept, name) {
+			folders = append(folders, others...)
+		}
+		for _, folder := range folders {
+			m, err := ebpf.LoadPinnedMap(filepath.Join(folder, name), nil)
+			if errors.Is(err, os.ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				return maps, fmt.Errorf("open the pinned map %s: %w", name, err)
+			}
+			wanted.MaxEntries = m.MaxEntries()
+			if filepath.Base(folder) == p.Layout || wanted.Compatible(m) == nil {
+				maps[name] = m
+				break
+			}
+			m.Close()
+		}
+	}
+	return maps, nil
+}
+
 // pinAgain leaves the first pin where it is: the process that it belongs to may be started once more.
 func pinAgain(m *ebpf.Map, pin string) error {
 	second, err := m.Clone()

@@ -6,6 +6,8 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -70,6 +72,41 @@ func (r *rig) awaitEchoes(want [2]uint64) {
 		}))
 		return have == want
 	})
+}
+
+// What detaches an agent, or waits until nothing lives, may be of another version, and is not the agent: it leaves all as it is.
+func TestLivingConnectionsAreCountedByWhatIsPinned(t *testing.T) {
+	r := newRig(t, rigOptions{plain: true})
+	dir := r.pins()
+	r.attach(dir)
+	connections := r.hold()
+	r.awaitEchoes([2]uint64{0, 2})
+	expect := func(when string, want uint64) {
+		t.Helper()
+		pinned, err := filepath.Glob(dir + "/*/*")
+		progtest.Check(t, err)
+		var have uint64
+		progtest.Check(t, r.server.Do(func() (err error) {
+			have, err = server.Living(dir)
+			return err
+		}))
+		if have != want {
+			t.Errorf("%s: %d connections, not %d", when, have, want)
+		}
+		if after, err := filepath.Glob(dir + "/*/*"); err != nil || !slices.Equal(after, pinned) {
+			t.Errorf("%s: %q are pinned (%v), before it was %q", when, after, err, pinned)
+		}
+	}
+	expect("of this layout", 2)
+	progtest.Check(t, os.Rename(dir+"/"+server.Layout, dir+"/agent-v1"))
+	expect("of another layout", 2)
+	progtest.Check(t, os.Remove(dir+"/agent-v1/hold_backs"))
+	if have, err := server.Living(dir); err == nil {
+		t.Errorf("%d connections live, although what they have cannot be found", have)
+	}
+	for _, h := range connections {
+		progtest.Check(t, fetch(h.client, 1000))
+	}
 }
 
 // A client answers a probe of a keepalive without taking its timestamp. So it must be made to take one, or a rotation would leave it behind.

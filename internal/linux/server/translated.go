@@ -42,12 +42,12 @@ func (s *translatedState) echoed() uint32 {
 
 // countTranslated adds the living connections that the server's own address translation takes elsewhere. No socket tells that one has
 // ended; who has translated it knows.
-func (s *Server) countTranslated(connections *[2]uint64) error {
+func countTranslated(translated *ebpf.Map, connections *[2]uint64) error {
 	flows := map[bool]map[netdev.TrackedConnection]uint32{false: {}, true: {}} // by IPv6
 	keys, states := make([]translatedFlow, translatedBatch), make([]translatedState, translatedBatch)
 	var cursor ebpf.MapBatchCursor
 	for {
-		n, err := s.objects.Translated.BatchLookup(&cursor, keys, states, nil)
+		n, err := translated.BatchLookup(&cursor, keys, states, nil)
 		for i := range n {
 			if states[i].CookieBits&31 == plan.HistoryBits {
 				continue

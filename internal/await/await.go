@@ -9,8 +9,11 @@ import (
 	"time"
 )
 
-// interval is between two looks.
-const interval = 2 * time.Millisecond
+// Between two looks passes a fiftieth of what it has taken so far, within these: looking may cost the machine more than what is waited for.
+const (
+	leastInterval = 2 * time.Millisecond
+	mostInterval  = 50 * time.Millisecond
+)
 
 // deadline is a minute, on machines that are emulated a multiple of it: BALLAST_PATIENCE.
 var deadline = func() time.Duration {
@@ -26,14 +29,16 @@ var errNotYet = errors.New("it is not")
 // Nil looks until the condition returns nil. What it returned last is why the test fails.
 func Nil(t testing.TB, what string, condition func() error) {
 	t.Helper()
-	for end := time.Now().Add(deadline); ; time.Sleep(interval) {
+	for begin := time.Now(); ; {
 		err := condition()
 		if err == nil {
 			return
 		}
-		if time.Now().After(end) {
+		waited := time.Since(begin)
+		if waited > deadline {
 			t.Fatalf("wait until %s: not within %v: %v", what, deadline, err)
 		}
+		time.Sleep(min(max(waited/50, leastInterval), mostInterval))
 	}
 }
 

@@ -3,6 +3,7 @@ package features
 
 import (
 	"errors"
+	"sync"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -62,23 +63,23 @@ func haveBTF() error {
 	return err
 }
 
-// TryLB has the kernel verify and load the load balancer's program with small maps, and lets go of it.
-func TryLB() error {
+// TryLB has the kernel verify and load the load balancer's program with small maps, and lets go of it: once in a process, it takes seconds.
+var TryLB = sync.OnceValue(func() error {
 	lb, err := lb.Open("", plan.Limits{Services: 1, Servers: 1, ServerIDs: 256, Slots: 512, Rounds: 2})
 	if err != nil {
 		return err
 	}
 	return errors.Join(lb.LoadAll(), lb.Close())
-}
+})
 
-// TryServer has the kernel verify and load the server's programs, and lets go of them.
-func TryServer() error {
+// TryServer has the kernel verify and load the server's programs, and lets go of them: once in a process, too.
+var TryServer = sync.OnceValue(func() error {
 	server, err := server.Open("", server.Limits{Translated: 1})
 	if err != nil {
 		return err
 	}
 	return server.Close()
-}
+})
 
 // VerifierLog returns what the verifier said of a program that it rejected; nil if err is of another kind.
 func VerifierLog(err error) []string {

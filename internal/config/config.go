@@ -41,29 +41,42 @@ func (e *Error) Unwrap() error { return e.Reason }
 // Load reads, parses and validates a file. Its errors are those of Parse, or of opening and reading the file. A pipe is none: whoever
 // opens one waits for a writer.
 func Load(path string) (*File, error) {
-	info, err := os.Stat(path)
-	if err == nil && !info.Mode().IsRegular() {
-		err = &os.PathError{Op: "open", Path: path, Err: errors.New("not a regular file")}
-	}
+	text, err := read(path)
 	if err != nil {
 		return nil, fmt.Errorf("read configuration: %w", err)
 	}
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("read configuration: %w", err)
-	}
-	defer file.Close()
-	var content bytes.Buffer
-	content.Grow(int(min(info.Size(), MaxBytes)) + bytes.MinRead) // io.ReadAll would take three times as much
-	if _, err := content.ReadFrom(io.LimitReader(file, MaxBytes+1)); err != nil {
-		return nil, fmt.Errorf("read configuration: %w", err)
-	}
-	text := content.Bytes()
 	fleet, err := Parse(path, text)
 	if err != nil {
 		return nil, err
 	}
 	return &File{Path: path, SHA256: Sum(text), Fleet: fleet, Exposed: Exposed(path)}, nil
+}
+
+// Changed reports whether a file is another than the one with that SHA256, or cannot be read.
+func Changed(path, sha256 string) bool {
+	text, err := read(path)
+	return err != nil || Sum(text) != sha256
+}
+
+func read(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err == nil && !info.Mode().IsRegular() {
+		err = &os.PathError{Op: "open", Path: path, Err: errors.New("not a regular file")}
+	}
+	if err != nil {
+		return nil, err
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	var content bytes.Buffer
+	content.Grow(int(min(info.Size(), MaxBytes)) + bytes.MinRead) // io.ReadAll would take three times as much
+	if _, err := content.ReadFrom(io.LimitReader(file, MaxBytes+1)); err != nil {
+		return nil, err
+	}
+	return content.Bytes(), nil
 }
 
 // Exposed says who else can read a file: a configuration has keys in it. Empty: nobody, or it is no file.

@@ -106,6 +106,7 @@ type daemon struct {
 
 // Run runs until ctx ends. The data path stays attached and works on; Detach removes it.
 func Run(ctx context.Context, o Options) (err error) {
+	resident.Spare()
 	if o.Config != "" {
 		path, err := filepath.Abs(o.Config) // status shows it
 		if err != nil {
@@ -159,7 +160,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel()
-	if err := netdev.Watch(ctx, func() { d.reconciler.Do((*reconciler).networkChanged) }); err != nil {
+	if err := netdev.Watch(ctx, func(bool) { d.reconciler.Do((*reconciler).networkChanged) }); err != nil {
 		return errors.Join(err, undo())
 	}
 	running.Go(func() {

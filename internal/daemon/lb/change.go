@@ -124,8 +124,10 @@ func (cs *changes) saveState() {
 }
 
 // followPaths makes the tables, and what depends on them, follow the ways to servers.
-func (cs *changes) followPaths() {
-	if err := cs.tables.Refresh(); err != nil {
+func (cs *changes) followPaths() { cs.follow(cs.tables.Refresh) }
+
+func (cs *changes) follow(refresh func() error) {
+	if err := refresh(); err != nil {
 		cs.log.Error("next hops not updated", "error", err)
 	}
 	cs.programs.follow(cs.tables.Now().Paths, time.Now())

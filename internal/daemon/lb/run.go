@@ -50,6 +50,7 @@ import (
 
 // Run runs until ctx ends. The data path stays attached and forwards on; instance.Detach removes it.
 func Run(ctx context.Context, o Options) (err error) {
+	resident.Spare()
 	if o.Config != "" {
 		path, err := filepath.Abs(o.Config) // it is shown in status
 		if err != nil {
@@ -323,7 +324,9 @@ func (lb *lifecycle) startDecider(ctx context.Context, running *sync.WaitGroup, 
 		if err := configfile.Watch(ctx, lb.options.Config, lb.log, func() { lb.Reload(configfile.Taking{}) }); err != nil {
 			return err
 		}
-		lb.Reload(configfile.Taking{}) // what was edited between the first look and the watch
+		if taken := lb.outcome.Load().config; config.Changed(taken.Path, taken.SHA256) { // between the first look and the watch
+			lb.Reload(configfile.Taking{})
+		}
 		running.Go(func() { lb.local.Run(ctx) })
 		report = lb.local.Traffic
 	} else {
@@ -346,9 +349,13 @@ func (lb *lifecycle) takeTurns() {
 	lb.programs.status()
 }
 
-// networkChanged follows devices, routes and neighbours.
-func (lb *lifecycle) networkChanged() {
+// networkChanged follows neighbours, and unless only they have changed, devices and routes.
+func (lb *lifecycle) networkChanged(onlyNeighbours bool) {
 	lb.programs.look(time.Now())
+	if onlyNeighbours {
+		lb.follow(lb.tables.RefreshNeighbours)
+		return
+	}
 	lb.followPaths()
 }
 

@@ -144,11 +144,14 @@ func (t *Table) Probe(silent []netip.Addr) error {
 	return t.next.Probe(silent)
 }
 
-// Refresh looks the ways to addresses up, and forgets all others.
-func (t *Table) Refresh(addresses []netip.Addr, log *slog.Logger) {
+// Refresh looks the ways to addresses up, and forgets all others. It goes by routes, and adds those that it has to ask for.
+func (t *Table) Refresh(addresses []netip.Addr, routes *netdev.Routes, log *slog.Logger) {
 	before, why := t.Known, t.Why
-	t.Known, t.Why, t.Own = map[netip.Addr]plan.Path{}, map[netip.Addr]string{}, map[netip.Addr]bool{}
-	resolver := t.next.Resolver()
+	t.Known, t.Why, t.Own = make(map[netip.Addr]plan.Path, len(addresses)), map[netip.Addr]string{}, map[netip.Addr]bool{}
+	if err := routes.Ask(addresses); err != nil {
+		log.Warn("routes are unknown", "error", err)
+	}
+	resolver := t.next.Resolver(routes)
 	for _, address := range addresses {
 		path, err := t.lookUp(resolver, address)
 		if err == nil {
@@ -218,10 +221,13 @@ func mayAnswer(err error) bool {
 const resolveTimeout = 200 * time.Millisecond
 
 // AwaitNeighbours waits for the kernel to resolve the neighbours that lead to addresses, so that a change does not begin with
-// packets for servers that cannot be reached yet.
-func AwaitNeighbours(addresses []netip.Addr) {
+// packets for servers that cannot be reached yet. It goes by routes, and adds those that it has to ask for.
+func AwaitNeighbours(addresses []netip.Addr, routes *netdev.Routes) {
+	if routes.Ask(addresses) != nil {
+		return // Refresh says it
+	}
 	for deadline := time.Now().Add(resolveTimeout); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
-		resolver := netdev.NewResolver()
+		resolver := netdev.NewResolverBy(routes)
 		addresses = slices.DeleteFunc(addresses, func(address netip.Addr) bool {
 			_, err := resolver.Lookup(address)
 			return !errors.Is(err, netdev.ErrUnresolved)

@@ -82,7 +82,7 @@ func TestANarrowPathIsForgotten(t *testing.T) {
 	if !table.Expired(time.Now()) || table.mtu(server, 1500) != 1500 {
 		t.Error("a router's word of long ago holds")
 	}
-	table.Refresh(nil, slog.New(slog.DiscardHandler))
+	table.Refresh(nil, &netdev.Routes{}, slog.New(slog.DiscardHandler))
 	if len(table.small) != 0 || table.Expired(time.Now()) {
 		t.Error("it is kept for ever")
 	}

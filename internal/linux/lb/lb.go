@@ -42,6 +42,7 @@ type LB struct {
 	attached   attachments
 	tables     lbTables
 	adopted    bool
+	counters   uint32                // those from here on were never counted in, unless adopted
 	vipSlotsOf map[uint32][]*vipSlot // of service numbers
 	ranges     *portranges.Lists
 	retired    sync.RWMutex // held while a server's fast packets become its service's: readers count them once

@@ -348,6 +348,10 @@ func Grace() error {
 }
 
 func (lb *LB) clearCounter(index uint32) error {
+	if !lb.adopted && index >= lb.counters { // of maps that nobody has counted in
+		lb.counters = index + 1
+		return nil
+	}
 	atomic.StoreInt32(&lb.tables.loads[index].value, 0)
 	if err := lb.objects.Clocks.Put(index, uint64(0)); err != nil {
 		return err

@@ -60,10 +60,10 @@ type Kept struct {
 	probed map[neighbourKey]bool // by Probe, without an answer so far
 }
 
-// Resolver begins a round of questions: it looks up and keeps.
-func (k *Kept) Resolver() *Resolver {
+// Resolver begins a round of questions: it looks up by routes, and keeps.
+func (k *Kept) Resolver(routes *Routes) *Resolver {
 	k.wanted = map[neighbourKey]bool{}
-	r := NewResolver()
+	r := NewResolverBy(routes)
 	r.kept = k
 	return r
 }

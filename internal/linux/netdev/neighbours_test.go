@@ -17,7 +17,7 @@ import (
 
 // lookUp looks addresses up, and keeps their neighbours.
 func lookUp(kept *netdev.Kept, addresses ...string) error {
-	resolver := kept.Resolver()
+	resolver := kept.Resolver(&netdev.Routes{})
 	for _, address := range addresses {
 		if _, err := resolver.Lookup(netip.MustParseAddr(address)); err != nil && !errors.Is(err, netdev.ErrUnresolved) {
 			return err

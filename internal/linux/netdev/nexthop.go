@@ -64,18 +64,30 @@ func NeighbourLimit(address netip.Addr) string {
 	return "net.ipv6.neigh.default.gc_thresh3"
 }
 
-// Resolver looks up next hops in the calling thread's network namespace. Devices and neighbours are those of its first look at
+// Resolver looks up next hops in the calling thread's network namespace. Routes, devices and neighbours are those of its first look at
 // them: make one for each round of questions.
 type Resolver struct {
+	routes     *Routes
 	links      map[int]netlink.Link
 	addresses  map[int][]netlink.Addr // IPv6, by device
 	neighbours map[neighbourTable]map[netip.Addr]neighbour
-	kept       *Kept // nil: neighbours are resolved, and may be forgotten again
+	hops       map[neighbourKey]hop // neighbours that have been asked for
+	kept       *Kept                // nil: neighbours are resolved, and may be forgotten again
+}
+
+// hop is what became of a neighbour that was asked for.
+type hop struct {
+	mac [6]byte
+	err error
 }
 
 // NewResolver returns a resolver that has not looked at anything yet.
-func NewResolver() *Resolver {
-	return &Resolver{links: map[int]netlink.Link{}, addresses: map[int][]netlink.Addr{}, neighbours: map[neighbourTable]map[netip.Addr]neighbour{}}
+func NewResolver() *Resolver { return NewResolverBy(&Routes{}) }
+
+// NewResolverBy is a resolver that goes by routes, and adds those that it asks for.
+func NewResolverBy(routes *Routes) *Resolver {
+	return &Resolver{routes: routes, links: map[int]netlink.Link{}, addresses: map[int][]netlink.Addr{},
+		neighbours: map[neighbourTable]map[netip.Addr]neighbour{}, hops: map[neighbourKey]hop{}}
 }
 
 // Lookup returns the next hop towards address from the FIB and the neighbour table.
@@ -89,15 +101,14 @@ func (r *Resolver) Lookup(address netip.Addr) (NextHop, error) {
 
 // route returns the next hop without its MAC, and its neighbour.
 func (r *Resolver) route(address netip.Addr) (hop NextHop, neighbour neighbourKey, err error) {
-	routes, err := netlink.RouteGet(address.AsSlice())
-	if err != nil || len(routes) == 0 {
+	route, err := r.routes.get(address)
+	if err != nil {
 		return hop, neighbour, fmt.Errorf("look up route to %s: %w: add a route", address, err)
 	}
-	route := routes[0]
-	if route.Type == unix.RTN_LOCAL {
+	if route.kind == unix.RTN_LOCAL {
 		return hop, neighbour, fmt.Errorf("look up route to %s: %w", address, ErrOwn)
 	}
-	link, err := r.link(route.LinkIndex)
+	link, err := r.link(route.ifindex)
 	if err != nil {
 		return hop, neighbour, fmt.Errorf("look up device of route to %s: %w", address, err)
 	}
@@ -105,24 +116,21 @@ func (r *Resolver) route(address netip.Addr) (hop NextHop, neighbour neighbourKe
 		return hop, neighbour, fmt.Errorf("look up route to %s: it leads to this host itself", address)
 	}
 	hop = NextHop{Ifindex: link.Attrs().Index, MTU: uint16(min(link.Attrs().MTU, 65535))}
-	if route.MTU > 0 {
-		hop.MTU = uint16(min(route.MTU, 65535))
+	if route.mtu > 0 {
+		hop.MTU = uint16(min(route.mtu, 65535))
 	}
 	copy(hop.SourceMAC[:], link.Attrs().HardwareAddr)
-	if source, ok := netip.AddrFromSlice(route.Src); ok {
-		hop.Source = r.lasting(link, source.Unmap())
+	if route.source.IsValid() {
+		hop.Source = r.lasting(link, route.source)
 	}
 	if vlan, ok := link.(*netlink.Vlan); ok {
 		hop.VLAN, hop.Ifindex = uint16(vlan.VlanId), vlan.ParentIndex
 	}
-	gateway := address
-	if via, ok := route.Via.(*netlink.Via); ok { // IPv4 by way of an IPv6 neighbour
-		gateway, _ = netip.AddrFromSlice(via.Addr)
-	} else if route.Gw != nil {
-		gateway, _ = netip.AddrFromSlice(route.Gw)
+	gateway := route.gateway
+	if hop.OnLink = !gateway.IsValid() || gateway == address; hop.OnLink {
+		gateway = address
 	}
-	hop.OnLink = gateway.Unmap() == address
-	return hop, neighbourOf(route.LinkIndex, gateway.Unmap()), nil
+	return hop, neighbourOf(route.ifindex, gateway), nil
 }
 
 func (r *Resolver) link(ifindex int) (netlink.Link, error) {
@@ -165,7 +173,17 @@ func (r *Resolver) lasting(link netlink.Link, source netip.Addr) netip.Addr {
 	return address
 }
 
+// neighbour returns the MAC of a neighbour. The kernel is asked to resolve it, or to keep it, once.
 func (r *Resolver) neighbour(key neighbourKey) (mac [6]byte, err error) {
+	known, ok := r.hops[key]
+	if !ok {
+		known.mac, known.err = r.use(key)
+		r.hops[key] = known
+	}
+	return known.mac, known.err
+}
+
+func (r *Resolver) use(key neighbourKey) (mac [6]byte, err error) {
 	n, err := r.entry(key)
 	if err != nil {
 		return mac, err
@@ -197,10 +215,6 @@ func (r *Resolver) entry(key neighbourKey) (neighbour, error) {
 
 // Gateway is the router that the route to an address leads through; the zero Addr: none, it is on a link of this host.
 func Gateway(address netip.Addr) netip.Addr {
-	routes, err := netlink.RouteGet(address.AsSlice())
-	if err != nil || len(routes) == 0 {
-		return netip.Addr{}
-	}
-	gateway, _ := netip.AddrFromSlice(routes[0].Gw)
-	return gateway.Unmap()
+	route, _ := new(Routes).get(address)
+	return route.gateway
 }

@@ -183,7 +183,7 @@ func TestWatchReportsWhileChangesGoOn(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var reports atomic.Int32
-	check(t, space.Do(func() error { return netdev.Watch(ctx, func() { reports.Add(1) }) }))
+	check(t, space.Do(func() error { return netdev.Watch(ctx, func(bool) { reports.Add(1) }) }))
 	check(t, onDevice(space, func(index int) error {
 		end := time.Now().Add(9 * time.Second) // before looks that come anyhow are as many
 		for i := 0; reports.Load() < 3; i++ {
@@ -197,6 +197,47 @@ func TestWatchReportsWhileChangesGoOn(t *testing.T) {
 		}
 		return nil
 	}))
+}
+
+// A rule leads elsewhere without a word about routes.
+func TestWatchTellsNeighboursFromRoutesAndTheirRules(t *testing.T) {
+	space := newSpace(t)
+	rule := func(family int) func(index, i int) error {
+		return func(_, i int) error {
+			rule := netlink.NewRule()
+			rule.Family, rule.Priority, rule.Table = family, 100+i, unix.RT_TABLE_MAIN
+			return netlink.RuleAdd(rule)
+		}
+	}
+	_, far, _ := net.ParseCIDR("192.0.2.0/24")
+	for _, c := range []struct {
+		name           string
+		onlyNeighbours bool
+		change         func(index, i int) error
+	}{
+		{"a neighbour", true, func(index, i int) error {
+			return setNeighbour(index, "10.8.0.4", net.HardwareAddr{2, 0, 0, 0, 1, byte(i)})
+		}},
+		{"a rule", false, rule(netlink.FAMILY_V4)},
+		{"a rule of IPv6", false, rule(netlink.FAMILY_V6)},
+		{"a route", false, func(index, i int) error {
+			return netlink.RouteReplace(&netlink.Route{LinkIndex: index, Dst: far, Gw: net.ParseIP("10.8.0.2"), MTU: 1300 + i})
+		}},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		reports, deadline := make(chan bool, 1000), time.After(4*time.Second) // before the report that comes anyhow
+		check(t, space.Do(func() error { return netdev.Watch(ctx, func(onlyNeighbours bool) { reports <- onlyNeighbours }) }))
+		for i, reported := 0, false; !reported; i++ {
+			check(t, onDevice(space, func(index int) error { return c.change(index, i) }))
+			select {
+			case only := <-reports: // others' news may be among them while the device is new
+				reported = only == c.onlyNeighbours
+			case <-deadline:
+				t.Fatalf("%s: not reported", c.name)
+			}
+		}
+		cancel()
+	}
 }
 
 func TestMicrosecondRoutesOfEveryTableAreFound(t *testing.T) {

@@ -3,6 +3,7 @@ package netdev
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -17,35 +18,52 @@ const (
 	refresh = 5 * time.Second
 )
 
-// Watch calls changed soon after each change of routes, neighbours, links or addresses in the calling thread's network namespace,
-// however steadily they come, and from time to time without, until ctx ends. changed runs on one goroutine.
-func Watch(ctx context.Context, changed func()) error {
+// Watch calls changed soon after each change of routes, their rules, neighbours, links or addresses in the calling thread's network
+// namespace, however steadily they come, and from time to time without, until ctx ends. onlyNeighbours: nothing else has changed. changed
+// runs on one goroutine.
+func Watch(ctx context.Context, changed func(onlyNeighbours bool)) error {
 	socket, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_IFADDR,
-		unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
+		unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE,
+		unix.RTNLGRP_NEXTHOP)
 	if err != nil {
 		return fmt.Errorf("subscribe to network changes: %w", err)
 	}
 	context.AfterFunc(ctx, socket.Close)
-	news := make(chan struct{}, 1)
-	go receive(ctx, socket, news)
-	go report(ctx, news, changed)
+	w := &watch{news: make(chan struct{}, 1)}
+	go w.receive(ctx, socket)
+	go w.report(ctx, changed)
 	return nil
 }
 
+type watch struct {
+	news   chan struct{}
+	others atomic.Bool // not only of neighbours
+}
+
 // receive never waits for what is done about the news: the socket's buffer must not overflow meanwhile.
-func receive(ctx context.Context, socket *nl.NetlinkSocket, news chan<- struct{}) {
+func (w *watch) receive(ctx context.Context, socket *nl.NetlinkSocket) {
 	for {
 		messages, _, err := socket.Receive()
 		if ctx.Err() != nil {
 			return
 		}
-		matters := err != nil // messages were lost; the socket goes on
+		others, neighbours := err != nil, false // messages were lost; the socket goes on
 		for _, message := range messages {
-			matters = matters || message.Header.Type != unix.RTM_NEWNEIGH || !inProgress(message.Data)
+			switch message.Header.Type {
+			case unix.RTM_NEWNEIGH:
+				neighbours = neighbours || !inProgress(message.Data)
+			case unix.RTM_DELNEIGH:
+				neighbours = true
+			default:
+				others = true
+			}
 		}
-		if matters {
+		if others {
+			w.others.Store(true)
+		}
+		if others || neighbours {
 			select {
-			case news <- struct{}{}:
+			case w.news <- struct{}{}:
 			default:
 			}
 		}
@@ -61,7 +79,7 @@ func inProgress(message []byte) bool {
 	return err == nil && neighbour.State&(usable|netlink.NUD_FAILED) == 0
 }
 
-func report(ctx context.Context, news <-chan struct{}, changed func()) {
+func (w *watch) report(ctx context.Context, changed func(onlyNeighbours bool)) {
 	ticker := time.NewTicker(refresh)
 	defer ticker.Stop()
 	for {
@@ -69,16 +87,17 @@ func report(ctx context.Context, news <-chan struct{}, changed func()) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-		case <-news:
+			w.others.Store(true) // or it was lost
+		case <-w.news:
 			time.Sleep(settle)
 			select { // what came meanwhile is seen now
-			case <-news:
+			case <-w.news:
 			default:
 			}
 		}
 		if ctx.Err() != nil {
 			return
 		}
-		changed()
+		changed(!w.others.Swap(false))
 	}
 }

@@ -96,7 +96,7 @@ func Living(dir string) (connections uint64, err error) {
 		}
 	}()
 	if len(pinned) > 0 && pinned["hold_backs"] == nil {
-		return 0, fmt.Errorf("count living connections: nothing in %s tells of them: somebody has removed pins, or a newer version has made them", dir)
+		return 0, fmt.Errorf("count living connections: %s lacks pins: they were removed, or are of a newer version", dir)
 	}
 	var counting echoCounting
 	if err := spec.LoadAndAssign(&counting, &ebpf.CollectionOptions{MapReplacements: pinned}); err != nil {

@@ -241,7 +241,7 @@ func (s *Serving) Follow(local []netip.Addr) error {
 			addresses = append(addresses, address)
 		}
 	}
-	s.hops.Refresh(addresses, s.log)
+	s.hops.Refresh(addresses, &netdev.Routes{}, s.log)
 	return s.path.SetStops(s.hops.Known)
 }
 

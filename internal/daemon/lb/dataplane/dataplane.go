@@ -40,12 +40,14 @@ type Tables struct {
 	options Options
 	path    *lb.LB
 
-	moving sync.RWMutex // while a change is written
-	now    atomic.Pointer[Snapshot]
+	moving   sync.RWMutex // while a change is written
+	now      atomic.Pointer[Snapshot]
+	reroutes atomic.Uint64 // how often routes have changed
 
 	mutex     sync.Mutex // one change at a time; guards what follows
 	tables    *plan.Tables
 	paths     paths.Table
+	routes    *netdev.Routes             // that paths go by
 	weights   map[string]*follow.Weights // by service
 	counted   map[string]*counted        // by service
 	given     map[string]*given          // by service
@@ -65,7 +67,7 @@ func Open(o Options) (*Tables, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Tables{options: o, path: path, begun: make(chan struct{}, 1), weights: map[string]*follow.Weights{}, counted: map[string]*counted{}, given: map[string]*given{}, reported: map[string]*reported{}}
+	t := &Tables{options: o, path: path, routes: &netdev.Routes{}, begun: make(chan struct{}, 1), weights: map[string]*follow.Weights{}, counted: map[string]*counted{}, given: map[string]*given{}, reported: map[string]*reported{}}
 	if err = path.DeferCounts(true); err == nil {
 		t.tables, err = plan.Restore(o.Limits, path)
 	}
@@ -92,9 +94,10 @@ func (t *Tables) Hold(do func(now *Snapshot)) {
 
 // Reconcile makes the tables follow another state. On an error they follow the one before.
 func (t *Tables) Reconcile(next *desired.State) error {
-	paths.AwaitNeighbours(next.Addresses())
+	found := t.await(next.Addresses())
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
+	t.take(found)
 	if !t.Now().Followed {
 		for service, weights := range t.tables.Weights(next.Running.Services) {
 			if next.Running.Service(service).SlowStart == 0 { // else they may be those of a server that has started, and is whole now
@@ -121,9 +124,10 @@ func (t *Tables) Reconcile(next *desired.State) error {
 
 // SetReplicas makes messages go to other load balancers, and come from them.
 func (t *Tables) SetReplicas(peers plan.Replicas) error {
-	paths.AwaitNeighbours(slices.Collect(maps.Values(peers.Nodes)))
+	found := t.await(slices.Collect(maps.Values(peers.Nodes)))
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
+	t.take(found)
 	t.peers = peers
 	if !t.Now().Followed {
 		return nil
@@ -131,10 +135,48 @@ func (t *Tables) SetReplicas(peers plan.Replicas) error {
 	return t.follow(t.Now().State)
 }
 
+// found are routes to addresses that are new.
+type found struct {
+	netdev.Routes
+	reroutes uint64 // when they were asked for
+}
+
+// await asks for the ways to those of the addresses that are new, and waits a little for their neighbours.
+func (t *Tables) await(addresses []netip.Addr) *found {
+	new := &found{reroutes: t.reroutes.Load()}
+	now := t.Now()
+	paths.AwaitNeighbours(slices.DeleteFunc(addresses, func(address netip.Addr) bool {
+		_, known := now.Paths[address]
+		return known || now.Pathless[address] != ""
+	}), &new.Routes)
+	return new
+}
+
+// take keeps the routes that were found, unless some have changed since. Its caller holds mutex.
+func (t *Tables) take(new *found) {
+	if new.reroutes == t.reroutes.Load() {
+		t.routes.Add(&new.Routes)
+	}
+}
+
 // Refresh follows routes and neighbours, and what was not carried out before.
 func (t *Tables) Refresh() error {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
+	t.reroutes.Add(1)
+	t.routes = &netdev.Routes{}
+	return t.again()
+}
+
+// RefreshNeighbours is Refresh while routes are as they were.
+func (t *Tables) RefreshNeighbours() error {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	return t.again()
+}
+
+// again carries out the state that is followed. Its caller holds mutex.
+func (t *Tables) again() error {
 	if !t.Now().Followed {
 		return nil
 	}
@@ -167,7 +209,7 @@ func (t *Tables) Narrow(found netdev.TooBig) error {
 // follow writes what differs between the tables and a state. Its caller holds mutex.
 func (t *Tables) follow(state *desired.State) error {
 	before, addresses := t.Now(), state.Addresses()
-	t.paths.Refresh(t.withPeers(addresses), t.options.Log)
+	t.paths.Refresh(t.withPeers(addresses), t.routes, t.options.Log)
 	want := plan.Want{Keys: state.Running.Keys, Paths: t.paths.Known, Tier: state.Tier(), Services: state.Services(), Replicas: t.peers,
 		Rejects: state.Running.Unserved == model.UnservedReject}
 	starting := t.startsOf(state, time.Now())

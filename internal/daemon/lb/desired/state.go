@@ -119,7 +119,12 @@ func (s *State) Serving() []netip.Addr {
 }
 
 func (s *State) addresses(succeeds func(*model.Predecessor) bool) (addresses []netip.Addr) {
-	seen := map[netip.Addr]bool{}
+	servers := 0
+	for i := range s.Running.Services {
+		servers += len(s.Running.Services[i].Servers)
+	}
+	addresses = make([]netip.Addr, 0, servers)
+	seen := make(map[netip.Addr]bool, servers)
 	one := func(address netip.Addr) {
 		if !seen[address] {
 			seen[address] = true

@@ -65,7 +65,7 @@ type Metrics struct {
 }
 
 // Describe is of prometheus.Collector.
-func (m *Metrics) Describe(out chan<- *prometheus.Desc) { prometheus.DescribeByCollect(m, out) }
+func (m *Metrics) Describe(chan<- *prometheus.Desc) {} // else registering would collect all
 
 // Collect is of prometheus.Collector.
 func (m *Metrics) Collect(out chan<- prometheus.Metric) {

@@ -143,7 +143,7 @@ test: deps build need-root ## everything: lint, unit tests, races, BPF programs,
 	echo "== fuzzing, $(FUZZ) each"
 	$(MAKE) fuzz
 	echo "== end to end, in network namespaces"
-	go test -count=1 -timeout 30m -parallel 3 ./test/e2e/... # most wait
+	go test -count=1 -timeout 30m -parallel 4 ./test/e2e/... # most wait
 	echo "== other kernels, in QEMU"
 	test/kernels/matrix 6.1
 	echo "== all tests passed"

@@ -35,7 +35,7 @@ func ServiceToProto(s *model.Service) *ballastv1.Service {
 		Name: s.Name, Vip: addressText(s.VIP), Destinations: prefixText(s.Destinations), Protocol: nameUnless(s.Protocol, 0), Ports: make([]uint32, len(s.Ports)),
 		Dispatch: nameUnless(s.Dispatch, model.DispatchUnset), Affinity: nameUnless(s.Affinity, model.AffinityUnset),
 		Fallback: nameUnless(s.Fallback, model.FallbackUnset), CookieBits: uint32(s.CookieBits),
-		Session: nameUnless(s.Session, model.SessionNone), SynProxy: nameUnless(s.SYNProxy, model.SYNProxyOff), SynLimit: s.SYNLimit,
+		Session: nameUnless(s.Session, model.SessionNone), SynProxy: nameUnless(s.SYNProxy, model.SYNProxyOff), SynLimit: s.SYNLimit, Announce: nameUnless(s.Announce, model.VIPAuto),
 		Forward: nameUnless(s.Forward, model.ForwardUnset), Return: nameUnless(s.Return, model.ReturnUnset), TableSlots: s.TableSlots,
 		SlowStart: durationUnlessZero(s.SlowStart),
 		Table:     tableToProto(&s.Table), Choices: choicesToProto(&s.Choices), Quic: quicToProto(&s.QUIC), Mptcp: mptcpToProto(&s.MPTCP), Allow: prefixesToProto(s.Allow), Load: loadToProto(&s.Load), Health: HealthToProto(&s.Health), Servers: ServersToProto(s.Servers),
@@ -267,6 +267,7 @@ func (in *input) service(path string, s *model.Service, m *ballastv1.Service) {
 	takeNarrow(in, path+".placement.ipv6_prefix", &s.Placement.IPv6Prefix, m.GetPlacement().GetIpv6Prefix())
 	in.sourceLimit(path+".source_limit", &s.SourceLimit, m.GetSourceLimit())
 	in.predecessor(path+".predecessor", &s.Predecessor, m.GetPredecessor())
+	choose(in, path, "announce", &s.Announce, m.GetAnnounce())
 	in.duration(path+".slow_start", &s.SlowStart, m.GetSlowStart())
 	in.health(path+".health", &s.Health, m.GetHealth())
 	in.serverSource(path+".servers", &s.Source, m.GetSource())
@@ -280,19 +281,6 @@ func (in *input) service(path string, s *model.Service, m *ballastv1.Service) {
 				invalid.Path = fmt.Sprintf("%s.servers[%d]%s", path, i, invalid.Path)
 			}
 		}
-	}
-}
-
-func (in *input) vips(path string, s *model.Service, vips []string) {
-	if len(vips) > 0 {
-		s.VIP, s.MoreVIPs = netip.Addr{}, nil
-	}
-	for _, text := range vips {
-		vip, err := model.ParseAddress(text)
-		if err == nil {
-			err = s.AddVIP(vip)
-		}
-		in.refuse(path, "vips", err)
 	}
 }
 

@@ -155,6 +155,21 @@ func TestOtherAddressesForServersNeedForce(t *testing.T) {
 	must(t)(fleet.Apply(t.Context(), dead)) // it is so by now
 }
 
+// Promise: To give up a VIP needs force while connections need it.
+func TestAVIPThatConnectionsNeedIsGivenUpByForceAlone(t *testing.T) {
+	memory := &apitest.Memory{Live: func(uint16) uint64 { return 3 }}
+	fleet, _ := serveFleet(t, memory)
+	must(t)(fleet.Apply(t.Context(), &ballastv1.ApplyRequest{Services: []*ballastv1.Service{web(at("10.0.0.1"))}}))
+	off := web(at("10.0.0.1"))
+	off.Announce = "off"
+	change := &ballastv1.ApplyRequest{Services: []*ballastv1.Service{off}}
+	if _, err := fleet.Apply(t.Context(), change); !strings.Contains(strings.Join(api.WarningsOf(err), "; "), "service web: announce is off: 3 connections break when another host takes the VIP") {
+		t.Errorf("%v", err)
+	}
+	memory.Live = func(uint16) uint64 { return 0 }
+	must(t)(fleet.Apply(t.Context(), change))
+}
+
 // Promise: It needs force also where removed servers alone have connections, also if the service gets another name.
 func TestAnAffinityThatBreaksConnectionsOfRemovedServersNeedsForce(t *testing.T) {
 	for name, to := range map[string]string{"same name": "web", "another name": "shop"} {

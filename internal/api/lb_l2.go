@@ -1,6 +1,7 @@
 package api
 
 import (
+	"fmt"
 	"net/netip"
 	"time"
 )
@@ -27,7 +28,28 @@ type L2VIP struct {
 	Next    string     `json:"next,omitempty"`  // load balancer that takes it when this one, its owner, has been without a daemon for LeaseSeconds; empty: none could
 	Since   time.Time  `json:"since,omitzero"`  // this load balancer took or left it
 	Why     string     `json:"why"`
-	Answers uint64     `json:"answers"` // that this load balancer has given
+	Answers uint64     `json:"answers"`       // that this load balancer has given
+	Off     bool       `json:"off,omitempty"` // it is given up: announce: off
+	Foreign *L2Foreign `json:"foreign,omitempty"`
+}
+
+// L2Foreign is a host that answers for a VIP, and is no load balancer of this fleet.
+type L2Foreign struct {
+	MAC      string     `json:"mac"`
+	Address  netip.Addr `json:"address,omitzero"`
+	Is       string     `json:"is,omitempty"` // server or predecessor of a service
+	Answered time.Time  `json:"answered"`     // its last answer
+}
+
+// String is "02:00:00:00:00:05 (10.0.0.5, predecessor of service web)".
+func (h *L2Foreign) String() string {
+	switch {
+	case h.Is != "":
+		return fmt.Sprintf("%s (%s, %s)", h.MAC, h.Address, h.Is)
+	case h.Address.IsValid():
+		return fmt.Sprintf("%s (%s)", h.MAC, h.Address)
+	}
+	return h.MAC
 }
 
 // L2Peer is another load balancer of the segment.

@@ -139,7 +139,7 @@ func TestEmptyFleetSurvivesMarshalAndParse(t *testing.T) {
 func TestMistakesAreRefusedWithFileLineAndKey(t *testing.T) {
 	cases := []struct{ old, new, want string }{
 		{"ports: [80]", "prots: [80]", "test.yaml:9: services[0].prots: unknown key: did you mean ports?"},
-		{"ports: [80]", "colour: [80]", "test.yaml:9: services[0].colour: unknown key: use one of affinity, allow, choices, cookie_bits, destinations, dispatch, fallback, forward, health, load, mptcp, name, owner, placement, ports, predecessor, protocol, quic, return, servers, session, session_clients, slow_start, source_limit, syn_limit, syn_proxy, table, table_slots, vip"},
+		{"ports: [80]", "colour: [80]", "test.yaml:9: services[0].colour: unknown key: use one of affinity, allow, announce, choices, cookie_bits, destinations, dispatch, fallback, forward, health, load, mptcp, name, owner, placement, ports, predecessor, protocol, quic, return, servers, session, session_clients, slow_start, source_limit, syn_limit, syn_proxy, table, table_slots, vip"},
 		{"ports: [80]", "ports: [80]\n    ports: [81]", "test.yaml:10: services[0].ports: repeated, first on line 9: remove one of them"},
 		{"ports: [80]", "ports: [80]\n    allow: []", "test.yaml:10: services[0].allow: empty: name some, or remove the key: then it is as if all were listed"},
 		{"ports: [80]", "ports: [80]\n    allow: [all]", "test.yaml:10: services[0].allow[0]: \"all\" is no prefix of addresses: write it like 192.0.2.0/24 or 2001:db8::/32"},

@@ -49,6 +49,17 @@ func TestTheStatusSaysWhatClientsNotice(t *testing.T) {
 	await("it is announced")
 	say(&ballastv1.Announcements{Vips: []string{"198.51.100.2"}})
 	await("another VIP is", "VIP 198.51.100.1 is announced by no connected load balancer")
+	fleet.Services[0].Announce = model.VIPOff
+	put := func() {
+		t.Helper()
+		_, err := client.Fleet().Apply(t.Context(), &ballastv1.ApplyRequest{Force: true, Services: []*ballastv1.Service{api.ServiceToProto(&fleet.Services[0])}, Nodes: api.NodesToProto(&fleet).Nodes})
+		fleettest.Require(t, err)
+	}
+	put()
+	await("it is given up")
+	fleet.Services[0].Announce = model.VIPAuto
+	put()
+	await("it is wanted again", "VIP 198.51.100.1 is announced by no connected load balancer")
 	say(nil)
 	await("an older version says nothing of it")
 	misnamed := func(names ...string) {
@@ -60,8 +71,7 @@ func TestTheStatusSaysWhatClientsNotice(t *testing.T) {
 			fleet.Nodes = append(fleet.Nodes, one)
 		}
 		fleet.ApplyDefaults()
-		_, err := client.Fleet().Apply(t.Context(), &ballastv1.ApplyRequest{Force: true, Services: []*ballastv1.Service{api.ServiceToProto(&fleet.Services[0])}, Nodes: api.NodesToProto(&fleet).Nodes})
-		fleettest.Require(t, err)
+		put()
 	}
 	misnamed("lb1", "lb3")
 	say(&ballastv1.Announcements{Vips: []string{"198.51.100.1"}})

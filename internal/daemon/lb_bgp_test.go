@@ -242,6 +242,15 @@ func TestVIPsAreAnnouncedAndWithdrawnAndKeptOverRestarts(t *testing.T) {
 			t.Errorf("metrics lack %s", series)
 		}
 	}
+
+	h.write(fmt.Sprintf(bgpNode, "active", "10.9.0.12", filepath.Join(h.dir, "password")) + strings.Replace(fmt.Sprintf(lbFile, ""), "ports: [80],", "ports: [80], announce: off,", 1))
+	if update = r.next(c); !bytes.Equal(update, append(append([]byte{0, 5}, vipNLRI...), 0, 0)) {
+		t.Errorf("% x does not withdraw a VIP that is given up", update)
+	}
+	h.awaitMetrics("given up", "ballast_bgp_announced_vips 0")
+	if strings.Contains(h.metrics(), "ballast_bgp_vip_sessions{") {
+		t.Error("an alert would say that a VIP that is given up is not announced")
+	}
 }
 
 // Promise: Whatever a BGP neighbour sends changes nothing at the load balancer: routes are refused, 10,000 at most

@@ -43,7 +43,7 @@ type l2Segment struct {
 	l2Family
 	space *netspace.Space
 	lbs   [2]*lbHost
-	macs  [2]string
+	macs  []string // of the load balancers, and of further hosts
 }
 
 func newL2Segment(t *testing.T, family l2Family) *l2Segment {
@@ -56,23 +56,30 @@ func newL2Segment(t *testing.T, family l2Family) *l2Segment {
 	require(t, s.space.AddBridge("br0", 1500, netip.MustParsePrefix("10.9.0.9/24"), netip.MustParsePrefix("fd09::9/64")))
 	for i := range s.lbs {
 		daemon := newDaemon(t, fmt.Sprintf("l2-lb%d", i+1), newSpace(t, fmt.Sprintf("l%d", i+1)))
-		require(t, daemon.space.Sysctl("net/ipv6/conf/default/accept_dad", "0"))
-		port := fmt.Sprintf("p%d", i+1)
-		own := end(daemon.space, []string{fmt.Sprintf("10.9.0.%d/24", i+1), fmt.Sprintf("fd09::%d/64", i+1)})
-		require(t, netspace.Connect(own, netspace.End{Space: s.space, Interface: port, Bridge: "br0"}))
-		require(t, s.space.Do(func() error {
-			device, err := net.InterfaceByName(port)
-			if err != nil {
-				return err
-			}
-			return attachPass(device)
-		}))
-		mac, err := daemon.space.MAC("eth0")
-		require(t, err)
-		s.lbs[i], s.macs[i] = &lbHost{daemon}, mac.String()
+		s.lbs[i] = &lbHost{daemon}
+		s.join(daemon.space, i+1)
 	}
 	require(t, s.space.Route(s.prefix(), 0, netspace.NextHop{Interface: "br0"}))
 	return s
+}
+
+// join has a host be on the segment, by the number of its addresses.
+func (s *l2Segment) join(host *netspace.Space, number int) {
+	s.t.Helper()
+	require(s.t, host.Sysctl("net/ipv6/conf/default/accept_dad", "0"))
+	port := fmt.Sprintf("p%d", number)
+	own := end(host, []string{fmt.Sprintf("10.9.0.%d/24", number), fmt.Sprintf("fd09::%d/64", number)})
+	require(s.t, netspace.Connect(own, netspace.End{Space: s.space, Interface: port, Bridge: "br0"}))
+	require(s.t, s.space.Do(func() error {
+		device, err := net.InterfaceByName(port)
+		if err != nil {
+			return err
+		}
+		return attachPass(device)
+	}))
+	mac, err := host.MAC("eth0")
+	require(s.t, err)
+	s.macs = append(s.macs, mac.String())
 }
 
 func (s *l2Segment) prefix() netip.Prefix {
@@ -88,7 +95,7 @@ func (s *l2Segment) serve() {
 	}
 }
 
-// at is the load balancer that the client's kernel finds a VIP at, by asking anew; -1: none.
+// at is the host that the client's kernel finds a VIP at, by asking anew; -1: none.
 func (s *l2Segment) at() int {
 	s.t.Helper()
 	var socket net.Conn

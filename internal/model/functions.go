@@ -68,6 +68,9 @@ func (s *Service) validateFunctions(path string, found *findings) {
 	} else if s.VIP != s.Destinations.Addr() {
 		found.add(path+".vip", "remove it: destinations says it", "%s is not %s", s.VIP, s.Destinations.Addr())
 	}
+	if s.Announce != VIPAuto {
+		found.add(path+".announce", "remove it", "routers lead there by routes of their own: nothing is announced")
+	}
 	if len(s.Ports)+len(s.PortRanges) > 0 {
 		found.add(path+".ports", "remove them", why)
 	}

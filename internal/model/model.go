@@ -103,15 +103,16 @@ type Service struct {
 	SessionClients uint8    `json:"session_clients"`
 	SYNProxy       SYNProxy `json:"syn_proxy,omitzero"`
 	// SYNLimit is how many SYNs a second and server turn on syn_proxy auto, at each load balancer; 0: not auto.
-	SYNLimit    uint32      `json:"syn_limit,omitempty"`
-	SourceLimit SourceLimit `json:"source_limit,omitzero"`
-	Predecessor Predecessor `json:"predecessor,omitzero"`
-	Table       Table       `json:"table,omitzero"`
-	Choices     Choices     `json:"choices,omitzero"`
-	QUIC        QUIC        `json:"quic,omitzero"`
-	MPTCP       MPTCP       `json:"mptcp,omitzero"`
-	Load        Load        `json:"load"`
-	Health      Health      `json:"health"`
+	SYNLimit    uint32          `json:"syn_limit,omitempty"`
+	Announce    VIPAnnouncement `json:"announce,omitzero"`
+	SourceLimit SourceLimit     `json:"source_limit,omitzero"`
+	Predecessor Predecessor     `json:"predecessor,omitzero"`
+	Table       Table           `json:"table,omitzero"`
+	Choices     Choices         `json:"choices,omitzero"`
+	QUIC        QUIC            `json:"quic,omitzero"`
+	MPTCP       MPTCP           `json:"mptcp,omitzero"`
+	Load        Load            `json:"load"`
+	Health      Health          `json:"health"`
 	// Source is who names Servers; controllers keep these as it names them.
 	Source  ServerSource `json:"source,omitzero"`
 	Servers []Server     `json:"servers"`

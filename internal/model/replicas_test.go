@@ -93,6 +93,7 @@ func TestServicesOfNetworkFunctions(t *testing.T) {
 		"host bits":   functions(func(_ *Fleet, s *Service) { s.Destinations = Prefix{netip.MustParsePrefix("10.0.0.1/8")} }),
 		"a VIP":       functions(func(_ *Fleet, s *Service) { s.VIP = netip.MustParseAddr("10.0.0.1") }),
 		"ports":       functions(func(_ *Fleet, s *Service) { s.Ports = []uint16{80} }),
+		"given up":    functions(func(_ *Fleet, s *Service) { s.Announce = VIPOff }),
 		"cookies":     functions(func(_ *Fleet, s *Service) { s.Affinity = AffinityCookie }),
 		"direct":      functions(func(_ *Fleet, s *Service) { s.Return = ReturnDirect }),
 		"tunnels":     functions(func(_ *Fleet, s *Service) { s.Forward = ForwardIPIP }),
@@ -101,7 +102,7 @@ func TestServicesOfNetworkFunctions(t *testing.T) {
 		"server port": functions(func(_ *Fleet, s *Service) { s.Servers[0].Port = 80 }),
 		"of tcp":      func(_ *Fleet, s *Service) { s.Destinations = Prefix{netip.MustParsePrefix("10.0.0.0/8")} },
 	}, map[string]string{
-		"no prefix": "write it like 0.0.0.0/0", "host bits": "use 10.0.0.0/8", "a VIP": "remove it: destinations says it", "ports": "remove them", "cookies": "use affinity: replicated",
+		"no prefix": "write it like 0.0.0.0/0", "host bits": "use 10.0.0.0/8", "a VIP": "remove it: destinations says it", "ports": "remove them", "given up": "remove it", "cookies": "use affinity: replicated",
 		"direct": "use return: through", "tunnels": "use forward: l2", "no port": "give the port", "twice": "give one of them other addresses", "server port": "remove it",
 		"of tcp": "use protocol: any",
 	})

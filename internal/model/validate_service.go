@@ -47,6 +47,7 @@ func (s *Service) validateValues(path string, found *findings) {
 	checkChoice(path+".fallback", fallbackNames, s.Fallback, found)
 	checkChoice(path+".forward", forwardNames, s.Forward, found)
 	checkChoice(path+".return", returnNames, s.Return, found)
+	checkChoice(path+".announce", vipAnnouncementNames, s.Announce, found)
 }
 
 func checkChoice[E ~uint8](path string, names map[E]string, v E, found *findings) {

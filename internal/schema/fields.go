@@ -84,6 +84,8 @@ var Service = slices.Concat([]Field[service]{
 			Doc: "load balancers answer SYNs", More: "See \"SYN floods\" in `docs/features/sessions.md`"},
 		{Key: "syn_limit", Value: number(func(s *service) *uint32 { return &s.SYNLimit }, "number", 1, model.MaxSYNLimit), Default: fmt.Sprintf("%d with `syn_proxy: auto`", model.DefaultSYNLimit),
 			Doc: "SYNs per second and server that turn `syn_proxy: auto` on"},
+		{Key: "announce", Value: choice(func(s *service) *model.VIPAnnouncement { return &s.Announce }), Default: "auto",
+			Doc: "who has the VIP", More: "See `docs/run/moving.md`"},
 	},
 	Section("source_limit", SourceLimit, func(s *service) *source { return &s.SourceLimit }),
 	Section("predecessor", Predecessor, func(s *service) *before { return &s.Predecessor }),

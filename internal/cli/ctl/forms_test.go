@@ -40,7 +40,8 @@ func aLoadBalancer(t *testing.T, socket string) (stop func()) {
 	server.HandleRaw(api.NewFleetHandler(memory))
 	for path, answer := range map[string]any{
 		api.PathStatus: api.LBStatus{Status: api.Status{Role: "lb", Ready: true}}, api.PathCounters: api.Counters{Counters: map[string]uint64{"passed_not_ip": 3}},
-		api.PathBGP: api.BGPStatus{AS: 64600}, api.PathL2: api.L2Status{Interface: "eth0", VIPs: []api.L2VIP{{VIP: netip.MustParseAddr("198.51.100.10")}}, Peers: []api.L2Peer{{Name: "lb2"}}}, api.PathSessions: []api.SessionCounts{{Service: "web", Answered: 1}}, api.PathSuspects: []api.Suspect{{Service: "web"}},
+		api.PathBGP: api.BGPStatus{AS: 64600}, api.PathL2: api.L2Status{Interface: "eth0", VIPs: []api.L2VIP{{VIP: netip.MustParseAddr("198.51.100.10"),
+			Foreign: &api.L2Foreign{MAC: "02:00:00:00:00:05", Address: netip.MustParseAddr("10.0.0.5"), Is: "predecessor of service web"}}}, Peers: []api.L2Peer{{Name: "lb2"}}}, api.PathSessions: []api.SessionCounts{{Service: "web", Answered: 1}}, api.PathSuspects: []api.Suspect{{Service: "web"}},
 		api.PathConnections: api.Connections{Node: "lb1", Connections: []api.Connection{}}, api.PathServices: []api.ServiceStatus{{Service: web}},
 	} {
 		server.Handle("GET "+path, func(*http.Request) (any, error) { return answer, nil })
@@ -139,6 +140,16 @@ func TestEveryListHasEveryFormAndShortFormsAreTheSame(t *testing.T) {
 	})
 	if looked < 24 || short < 12 {
 		t.Errorf("looked at %d commands, %d short forms", looked, short)
+	}
+}
+
+// Promise: `ballast ctl l2 show` names a host outside of the fleet that answers for a VIP.
+func TestL2ShowNamesOtherHostsThatAnswer(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "ctl.sock")
+	defer aLoadBalancer(t, socket)()
+	out, err := clitest.Run("ctl", "l2", "show", "--socket", socket)
+	if err != nil || !strings.Contains(out, "02:00:00:00:00:05 (10.0.0.5, predecessor of service web)") {
+		t.Errorf("%v: %s", err, out)
 	}
 }
 

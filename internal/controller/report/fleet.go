@@ -59,11 +59,11 @@ func (r *Reporter) FleetProblems() (problems []string) {
 	if len(speakers) == 0 || !known {
 		return problems
 	}
-	said := map[string]bool{}
+	said, announcements := map[string]bool{}, fleet.Announcements()
 	for i := range fleet.Services {
 		s := &fleet.Services[i]
 		for _, address := range s.VIPs() {
-			if vip := address.String(); !s.Functions() && by[vip] == 0 && !said[vip] {
+			if vip := address.String(); !s.Functions() && by[vip] == 0 && !said[vip] && announcements[address].How != model.VIPOff {
 				said[vip] = true
 				problems = append(problems, fmt.Sprintf("VIP %s is announced by no connected load balancer: start one whose node has bgp or l2 (`ballast ctl node list`); why one that runs does not, `ballast ctl bgp show` or `ballast ctl l2 show` says there", vip))
 			}

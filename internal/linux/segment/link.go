@@ -98,6 +98,24 @@ func linkLocal(device *net.Interface) netip.Addr {
 	return netip.Addr{}
 }
 
+// AddressOf is an address that the kernel knows a host of the segment by, other than the VIP that it answers for; not valid: it knows none.
+func (l *Link) AddressOf(mac [6]byte, vip netip.Addr) (address netip.Addr) {
+	known, err := netlink.NeighList(l.Device.Index, netlink.FAMILY_ALL)
+	if err != nil {
+		return address
+	}
+	for i := range known {
+		found, valid := netip.AddrFromSlice(known[i].IP)
+		if found = found.Unmap(); !valid || !slices.Equal(known[i].HardwareAddr, mac[:]) || found == vip || found.IsLinkLocalUnicast() {
+			continue
+		}
+		if !address.IsValid() || found.Is4() == vip.Is4() && found.Less(address) {
+			address = found
+		}
+	}
+	return address
+}
+
 // arpAnswers lets replies through, and announcements, whose sender asks for its own address: whoever floods the segment with requests holds nothing up.
 var arpAnswers = []bpf.Instruction{
 	bpf.LoadAbsolute{Off: 14 + 6, Size: 2}, bpf.JumpIf{Val: uint32(arp.OperationReply), SkipTrue: 4},

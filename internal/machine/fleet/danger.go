@@ -139,6 +139,11 @@ func serviceDangers(from, to *model.Service, gone []string, unhealthy unhealthyO
 	add := func(format string, values ...any) {
 		lines = append(lines, fmt.Sprintf("service "+to.Name+": "+format, values...))
 	}
+	if from.Announce != model.VIPOff && to.Announce == model.VIPOff {
+		if had := connectionsOf(from, living); had.Live > 0 || !had.Known {
+			add("announce is off: %s break when another host takes the VIP", had)
+		}
+	}
 	switch before, after := serversTaking(from), serversTaking(to); {
 	case len(before) > 0 && len(after) == 0:
 		add("no server is left that takes new connections: they fail")

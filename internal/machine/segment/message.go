@@ -33,6 +33,7 @@ const (
 	flagOwned
 	flagHanded
 	flagAsked
+	flagOff
 )
 
 // Errors of Parse.
@@ -103,7 +104,7 @@ func (a *Advert) Bytes(keys *model.Keys) ([]byte, error) {
 	text = append(append(text, a.Name...), a.To...)
 	for _, e := range a.Entries {
 		flags := uint8(0)
-		for flag, set := range map[uint8]bool{flagAble: e.Able, flagOwned: e.Owned, flagHanded: e.Handed, flagAsked: e.Asked} {
+		for flag, set := range map[uint8]bool{flagAble: e.Able, flagOwned: e.Owned, flagHanded: e.Handed, flagAsked: e.Asked, flagOff: e.Off} {
 			if set {
 				flags |= flag
 			}
@@ -135,7 +136,7 @@ func Parse(text []byte, keys *model.Keys, now time.Time) (*Advert, error) {
 	for at := fixed + name + to; at < end; at += entry {
 		flags := text[at]
 		a.Entries = append(a.Entries, Entry{VIP: netip.AddrFrom16([16]byte(text[at+1 : at+entry])).Unmap(),
-			Able: flags&flagAble != 0, Owned: flags&flagOwned != 0, Handed: flags&flagHanded != 0, Asked: flags&flagAsked != 0})
+			Able: flags&flagAble != 0, Owned: flags&flagOwned != 0, Handed: flags&flagHanded != 0, Asked: flags&flagAsked != 0, Off: flags&flagOff != 0})
 	}
 	if ahead := time.Unix(0, a.Sent).Sub(now); ahead > skewMax || ahead < -skewMax {
 		return nil, &SkewError{a.Name, ahead}

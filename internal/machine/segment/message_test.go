@@ -21,6 +21,7 @@ func advert() *Advert {
 		{VIP: netip.MustParseAddr("198.51.100.10"), Able: true, Owned: true},
 		{VIP: netip.MustParseAddr("2001:db8::10"), Able: true, Handed: true},
 		{VIP: netip.MustParseAddr("2001:db8::11"), Asked: true},
+		{VIP: netip.MustParseAddr("2001:db8::12"), Off: true},
 	}}
 }
 

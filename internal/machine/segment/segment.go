@@ -8,13 +8,13 @@
 package segment
 
 import (
-	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
 	"time"
 
 	"github.com/ballast-lb/ballast/internal/algo/rendezvous"
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // Implementation constants: a VIP is missed within Period + Misses*Retry: 440 ms.
@@ -34,7 +34,6 @@ const (
 	defend      = 10 * time.Second        // RFC 5227 2.4: between two announcements against one that is no load balancer
 	evenAfter   = 5 * time.Second         // that a peer is heard until it is given VIPs to even them out
 	evenEvery   = time.Second
-	foreignLife = 30 * time.Second // that an answer of a host which is no load balancer is reported
 )
 
 var announceAt = []time.Duration{0, 100 * time.Millisecond, 500 * time.Millisecond, 2 * time.Second} // after a claim
@@ -67,6 +66,7 @@ type Entry struct {
 	Owned  bool // it answers for it
 	Handed bool // it leaves it to Advert.To
 	Asked  bool // it asks Advert.To, which has more, to leave it
+	Off    bool // its configuration is model.VIPOff
 }
 
 // Advert is what a load balancer says to the others on the segment.
@@ -96,8 +96,7 @@ type vip struct {
 
 	announced int
 	defended  time.Time
-	foreign   MAC // that answers, and is no load balancer
-	foreignAt time.Time
+	history
 }
 
 // said is an entry and when it came.
@@ -131,6 +130,7 @@ type Machine struct {
 	began time.Time
 	vips  map[netip.Addr]*vip
 	peers map[string]*peer
+	how   map[netip.Addr]model.VIPAnnouncement // of those that are not VIPAuto
 
 	advertise  bool
 	advertised time.Time
@@ -147,7 +147,8 @@ type Machine struct {
 func New(name string, mac MAC, owned []netip.Addr, lapsed bool, peers map[string]MAC, now time.Time) *Machine {
 	m := &Machine{name: name, mac: mac, began: now, vips: map[netip.Addr]*vip{}, peers: map[string]*peer{}, advertise: true, handed: map[netip.Addr]string{}}
 	for _, address := range owned {
-		m.vips[address] = &vip{able: true, owned: !lapsed, held: lapsed, since: now, next: now, why: "it was answered for before the restart", announced: len(announceAt)}
+		m.vips[address] = &vip{able: true, owned: !lapsed, held: lapsed, since: now, next: now, why: "it was answered for before the restart", announced: len(announceAt),
+			history: history{ours: true}}
 	}
 	for name, mac := range peers {
 		m.peers[name] = &peer{mac: mac, entries: map[netip.Addr]said{}}
@@ -159,6 +160,7 @@ func New(name string, mac MAC, owned []netip.Addr, lapsed bool, peers map[string
 func (m *Machine) SetMAC(mac MAC, now time.Time) {
 	m.mac, m.advertise = mac, true
 	for _, v := range m.vips {
+		v.asked = time.Time{}
 		if v.next = now; v.owned {
 			v.announced, v.since = 0, now
 		}
@@ -177,10 +179,14 @@ func (m *Machine) SetAble(now time.Time, able map[netip.Addr]string) (actions []
 		}
 		if was := v.able; was != (not == "") {
 			v.able, m.advertise = not == "", true
-			v.next, v.missed, v.waits, v.take = now, 0, false, time.Time{}
+			v.next, v.missed, v.waits, v.take, v.asked = now, 0, false, time.Time{}, time.Time{}
 		}
 		if !v.able {
-			actions = append(actions, m.leave(now, address, v, not, m.heir(now, address))...)
+			heir := ""
+			if m.how[address] != model.VIPOff {
+				heir = m.heir(now, address)
+			}
+			actions = append(actions, m.leave(now, address, v, not, heir)...)
 			v.why = not
 		}
 	}
@@ -200,16 +206,22 @@ func (m *Machine) Step(now time.Time) (actions []Action, next time.Time) {
 	more := false
 	for _, address := range slices.SortedFunc(maps.Keys(m.vips), netip.Addr.Compare) {
 		v := m.vips[address]
-		if !v.able || now.Before(v.next) {
+		if !m.asks(address, v) || now.Before(v.next) {
 			continue
 		}
 		if more = len(actions) >= actionsMax; more {
 			break
 		}
-		if v.owned {
+		switch {
+		case v.owned:
 			actions = append(actions, m.keep(now, address, v)...)
-		} else {
+		case v.able:
 			actions = append(actions, m.watch(now, address, v)...)
+		default:
+			if v.next = now.Add(m.looksEvery()); v.asked.IsZero() {
+				v.asked = now
+			}
+			actions = append(actions, Action{Kind: Probe, VIP: address})
 		}
 	}
 	if m.advertise || now.Sub(m.advertised) >= advertEvery {
@@ -217,8 +229,8 @@ func (m *Machine) Step(now time.Time) (actions []Action, next time.Time) {
 		actions = append(actions, Action{Kind: Advertise})
 	}
 	next = m.advertised.Add(advertEvery)
-	for _, v := range m.vips {
-		if v.able && v.next.Before(next) {
+	for address, v := range m.vips {
+		if m.asks(address, v) && v.next.Before(next) {
 			next = v.next
 		}
 	}
@@ -242,12 +254,19 @@ func (m *Machine) watch(now time.Time, address netip.Addr, v *vip) []Action {
 			}
 		}
 	}
+	if v.asked.IsZero() {
+		v.asked = now
+	}
 	if v.missed >= Misses && now.Sub(m.began) >= settle {
+		if why := m.barred(now, address, v); why != "" {
+			v.why, v.take, v.waits, v.next = why, time.Time{}, true, now.Add(m.asksEvery())
+			return []Action{{Kind: Probe, VIP: address}}
+		}
 		if v.take.IsZero() {
 			v.take = now.Add(time.Duration(m.place(now, address, v)) * turn)
 		}
 		if !now.Before(v.take) {
-			return m.take(now, address, v, "nobody answers for it")
+			return m.take(now, address, v, m.missing(now, address, v))
 		}
 	}
 	probe := Action{Kind: Probe, VIP: address}
@@ -264,7 +283,7 @@ func (m *Machine) watch(now time.Time, address netip.Addr, v *vip) []Action {
 // NotSent takes note that a probe could not be sent: that nobody answers says nothing.
 func (m *Machine) NotSent(address netip.Addr) {
 	if v := m.vips[address]; v != nil {
-		v.waits = false
+		v.waits, v.asked = false, time.Time{}
 	}
 }
 
@@ -309,7 +328,7 @@ func (m *Machine) heir(now time.Time, address netip.Addr) string {
 func (m *Machine) take(now time.Time, address netip.Addr, v *vip, why string) []Action {
 	v.owned, v.held, v.since, v.why, v.owner = true, false, now, why, m.mac
 	v.missed, v.waits, v.take, v.announced, v.next = 0, false, time.Time{}, 0, now
-	m.advertise = true
+	v.ours, v.remembered, m.advertise = true, false, true
 	return append([]Action{{Kind: Take, VIP: address, Why: why}}, m.keep(now, address, v)...)
 }
 
@@ -348,41 +367,6 @@ func (m *Machine) keep(now time.Time, address netip.Addr, v *vip) []Action {
 	return actions
 }
 
-// even asks a peer that has more VIPs for one of them, one after the other. A single one stays where it is. Who asks is there to take it.
-func (m *Machine) even(now time.Time) {
-	if now.Sub(m.evened) < evenEvery {
-		return
-	}
-	owned := len(m.owned())
-	for _, name := range slices.Sorted(maps.Keys(m.peers)) {
-		p := m.peers[name]
-		if !p.fresh(now) || now.Sub(p.first) < evenAfter || owned+2 > p.owned {
-			continue
-		}
-		var theirs []netip.Addr
-		for address, v := range m.vips {
-			if e, known := p.says(address, now); known && e.Owned && v.able && !v.owned {
-				theirs = append(theirs, address)
-			}
-		}
-		if len(theirs) == 0 {
-			continue
-		}
-		slices.SortFunc(theirs, func(a, b netip.Addr) int { // those first that fall to this one
-			return cmp.Or(-cmp.Compare(m.prefers(a, name), m.prefers(b, name)), a.Compare(b))
-		})
-		m.evened, m.advertise, m.asked, m.askedOf = now, true, theirs[0], name
-		return
-	}
-}
-
-func (m *Machine) prefers(address netip.Addr, peer string) int {
-	if rendezvous.Elect(address.String(), []string{m.name, peer}, 1)[0] == peer {
-		return 0
-	}
-	return 1
-}
-
 // owned are the VIPs of this load balancer.
 func (m *Machine) owned() (list []netip.Addr) {
 	for address, v := range m.vips {
@@ -409,13 +393,8 @@ func (m *Machine) Answered(now time.Time, address netip.Addr, by MAC) []Action {
 		return nil
 	}
 	name, p := m.peerAt(by)
-	if p == nil { // a server that has the VIP on a device, or somebody who lies: that moves nothing
-		v.foreign, v.foreignAt = by, now
-		if v.owned && now.Sub(v.defended) >= defend {
-			v.defended = now
-			return []Action{{Kind: Announce, VIP: address}}
-		}
-		return nil
+	if p == nil {
+		return m.answeredByForeign(now, address, v, by)
 	}
 	p.answers = now
 	if v.owned {
@@ -475,6 +454,7 @@ func (m *Machine) Heard(now time.Time, a *Advert) (actions []Action) {
 		if v == nil {
 			continue
 		}
+		m.remember(e, v)
 		switch {
 		case e.Handed && a.To == m.name && v.able && !v.owned && (v.owner == MAC{} || v.owner == a.MAC):
 			actions = append(actions, m.take(now, e.VIP, v, a.Name+" has left it to this load balancer")...)

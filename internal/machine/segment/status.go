@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // Adverts are what is to be said now, in pieces of at most so many entries. What is for one load balancer is in pieces of its own.
@@ -13,7 +15,7 @@ func (m *Machine) Adverts(now time.Time, most int) (list []Advert) {
 	byReader := map[string][]Entry{"": nil}
 	for _, address := range slices.SortedFunc(maps.Keys(m.vips), netip.Addr.Compare) {
 		v, reader := m.vips[address], m.handed[address]
-		e := Entry{VIP: address, Able: v.able, Owned: v.owned, Handed: reader != "" && !v.owned}
+		e := Entry{VIP: address, Able: v.able, Owned: v.owned, Handed: reader != "" && !v.owned, Off: m.how[address] == model.VIPOff}
 		if address == m.asked && reader == "" && v.able && !v.owned {
 			reader, e.Asked = m.askedOf, true
 		}
@@ -41,16 +43,20 @@ func (m *Machine) Adverts(now time.Time, most int) (list []Advert) {
 
 // VIPStatus is how a VIP stands.
 type VIPStatus struct {
-	VIP     netip.Addr
-	Owned   bool
-	Held    bool // this load balancer answers hosts for it, and asks the others
-	Able    bool
-	Since   time.Time // it was taken or left; zero: neither, by this process
-	Owner   string    // load balancer that answers for it; empty: none is known
-	Heir    string    // load balancer that takes it if this one, its owner, is gone; empty: none could
-	Vacant  bool      // this load balancer could carry it, and nobody answers
-	Why     string
-	Foreign MAC // a host that answers for it, and is no load balancer; zero: none
+	VIP       netip.Addr
+	Owned     bool
+	Held      bool // this load balancer answers hosts for it, and asks the others
+	Able      bool
+	Since     time.Time // it was taken or left; zero: neither, by this process
+	Owner     string    // load balancer that answers for it; empty: none is known
+	Heir      string    // load balancer that takes it if this one, its owner, is gone; empty: none could
+	Vacant    bool      // this load balancer could carry it, and nobody answers
+	Why       string
+	Foreign   MAC       // a host that answers for it, and is no load balancer; zero: none
+	Barred    bool      // that host keeps this load balancer from taking it
+	Off       bool      // it is given up: model.VIPOff
+	Looked    bool      // long enough to say that no host answers where Foreign is none
+	ForeignAt time.Time // its last answer
 }
 
 // Status says how each VIP stands.
@@ -72,8 +78,10 @@ func (m *Machine) Status(now time.Time) (list []VIPStatus) {
 		default:
 			s.Vacant = true
 		}
-		if _, p := m.peerAt(v.foreign); p == nil && !v.foreignAt.IsZero() && now.Sub(v.foreignAt) < foreignLife { // it may have answered before it was known
-			s.Foreign = v.foreign
+		s.Off, s.Looked = m.how[address] == model.VIPOff, !v.asked.IsZero() && now.Sub(v.asked) >= m.life()
+		if by, answers := m.foreign(now, v, m.life()); answers {
+			s.Foreign, s.ForeignAt = by, v.foreignAt
+			s.Barred = v.able && !v.owned && m.barred(now, address, v) != ""
 		}
 		list = append(list, s)
 	}

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 const step = 5 * time.Millisecond
@@ -24,7 +26,9 @@ type host struct {
 	rows    map[netip.Addr]bool // true: owned, false: held
 	peers   []MAC               // as its data path knows them
 	able    map[netip.Addr]string
-	part    int // of the segment; hosts of different parts do not hear each other
+	how     map[netip.Addr]model.VIPAnnouncement
+	history []netip.Addr // as its state file says
+	part    int          // of the segment; hosts of different parts do not hear each other
 }
 
 // world is a segment with hosts, at a time of its own.
@@ -39,6 +43,8 @@ type world struct {
 	flying []func() // frames
 	seen   []Action
 
+	foreign map[netip.Addr]MAC // hosts that are no load balancers, by the VIP that they answer for
+
 	exclusive bool // nobody may be lost, and no VIP may have two owners when a frame has had time to arrive
 }
 
@@ -50,7 +56,7 @@ func newWorld(t *testing.T, hosts, vips int) *world {
 		w.vips = append(w.vips, netip.AddrFrom4([4]byte{198, 51, 100, byte(i)}))
 	}
 	for i := range hosts {
-		h := &host{name: fmt.Sprintf("lb%d", i+1), mac: MAC{2, 0, 0, 0, 0, byte(i + 1)}, up: true, rows: map[netip.Addr]bool{}, able: map[netip.Addr]string{}}
+		h := &host{name: fmt.Sprintf("lb%d", i+1), mac: MAC{2, 0, 0, 0, 0, byte(i + 1)}, up: true, rows: map[netip.Addr]bool{}, able: map[netip.Addr]string{}, history: w.vips}
 		for _, vip := range w.vips {
 			h.able[vip] = ""
 		}
@@ -67,6 +73,13 @@ func (w *world) start(h *host, peers map[string]MAC) {
 		h.rows[vip] = !lapsed
 	}
 	h.machine, h.hung, h.until = New(h.name, h.mac, slices.Collect(maps.Keys(h.rows)), lapsed, peers, w.now), false, w.now.Add(Lease)
+	h.machine.Remember(w.now, h.history)
+	w.configure(h)
+}
+
+// configure has a daemon follow its configuration.
+func (w *world) configure(h *host) {
+	h.machine.SetAnnouncements(h.how)
 	w.do(h, h.machine.SetAble(w.now, h.able))
 }
 
@@ -113,6 +126,9 @@ func (w *world) do(h *host, actions []Action) {
 		case Hold:
 			h.rows[a.VIP] = false
 		case Probe:
+			if by, answers := w.foreign[a.VIP]; answers && (a.To == (MAC{}) || a.To == by) {
+				w.send(h, func(m *Machine) []Action { return m.Answered(w.now, a.VIP, by) })
+			}
 			for _, other := range w.others(h) {
 				if w.answers(other, a.VIP, h.mac) && (a.To == (MAC{}) || a.To == other.mac) && w.arrives() {
 					w.send(h, func(m *Machine) []Action { return m.Answered(w.now, a.VIP, other.mac) })
@@ -147,6 +163,7 @@ func (w *world) step(h *host) {
 	h.until, h.peers = w.now.Add(Lease), slices.Collect(maps.Values(h.machine.Kept()))
 	actions, next := h.machine.Step(w.now)
 	w.do(h, actions)
+	h.history = h.machine.History()
 	if next.Before(w.now) && len(actions) == 0 {
 		w.Fatalf("%s wants to be called at %v, which was", h.name, next)
 	}

@@ -28,6 +28,17 @@ func printL2(out *command.Table, s api.L2Status) {
 		}
 		out.Row(v.VIP, command.OrDash(v.Owner), here, command.OrDash(v.Next), timeOrDash(v.Since), v.Answers, command.OrDash(v.Why))
 	}
+	others := "VIP\tOTHER HOST THAT ANSWERS\tANSWERED"
+	for _, v := range s.VIPs {
+		if v.Foreign != nil {
+			if others != "" {
+				out.Line("")
+				out.Row(others)
+				others = ""
+			}
+			out.Row(v.VIP, v.Foreign, timeOrDash(v.Foreign.Answered))
+		}
+	}
 	out.Line("if this daemon stops: VIPs stay here for %v, and then until NEXT takes them", time.Duration(s.LeaseSeconds*float64(time.Second)))
 	out.Line("")
 	out.Row("LOAD BALANCER\tMAC\tRECEIVED\tVIPS")

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ballast-lb/ballast/internal/api"
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // Status is nil for a load balancer without BGP.
@@ -131,10 +132,13 @@ func (a *Announcer) Collect(out chan<- prometheus.Metric) {
 			gauge(bfdUp, n.BFD.Up, n.Address.String())
 		}
 	}
-	count := 0
+	count, announcements := 0, a.o.Tables.Now().Running.Announcements()
 	for _, vip := range s.VIPs {
 		if vip.Announced {
 			count++
+		}
+		if announcements[vip.VIP.Addr()].How == model.VIPOff {
+			continue // no router is to learn it
 		}
 		out <- prometheus.MustNewConstMetric(vipSessions, prometheus.GaugeValue, float64(len(vip.To)), vip.VIP.String())
 	}

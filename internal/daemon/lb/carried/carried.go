@@ -43,6 +43,11 @@ func (j *Judge) Wanted(state *dataplane.Snapshot, always bool, delay time.Durati
 	if !always && j.Refuses != nil {
 		withdrawLost(state, w, j.Refuses)
 	}
+	for vip, how := range state.Running.Announcements() {
+		if how.How == model.VIPOff {
+			w.VIPs[netip.PrefixFrom(vip, vip.BitLen())] = "announce is off (service " + how.Service + ")"
+		}
+	}
 	if nodeState != model.StateActive {
 		w.Stop = "this node is " + nodeState.String()
 	} else {

@@ -109,6 +109,15 @@ func TestAVIPIsWantedWhereOneOfItsServicesHasAServerToSendTo(t *testing.T) {
 			t.Errorf("share %d, and the predecessor is there: %+v", share, w)
 		}
 	}
+	for how, want := range map[model.VIPAnnouncement]string{model.VIPForce: "", model.VIPOff: "announce is off (service dns)"} {
+		s := snapshot()
+		s.Running.Services = append(s.Running.Services, model.Service{Name: "dns", VIP: vip, Protocol: model.ProtocolUDP, Announce: how})
+		for _, always := range []bool{false, true} {
+			if w := j.Wanted(s, always, 0, model.StateActive); w.VIPs[netip.PrefixFrom(vip, 32)] != want {
+				t.Errorf("announce %v, always %v: %+v", how, always, w)
+			}
+		}
+	}
 	if w := j.Wanted(snapshot(), false, 0, model.StateDraining); w.Stop != "this node is draining" {
 		t.Errorf("%+v", w)
 	}

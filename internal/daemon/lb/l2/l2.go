@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -53,6 +54,7 @@ type recent struct {
 // Kept is what the next process must know.
 type Kept struct {
 	Peers map[string]segment.MAC `json:"peers"`
+	Ours  []netip.Addr           `json:"ours,omitempty"` // VIPs that the fleet has had
 }
 
 // Announcer is a load balancer's part. Its methods are safe for concurrent use.
@@ -168,6 +170,9 @@ func (a *Announcer) turn() (link *wire.Link, next time.Time, unsaved bool) {
 	}
 	actions, next := a.machine.Step(now)
 	a.do(now, actions)
+	if slices.ContainsFunc(actions, func(action segment.Action) bool { return action.Kind == segment.Take }) {
+		a.keep()
+	}
 	if look := a.looked.Add(period); look.Before(next) {
 		next = look
 	}
@@ -255,7 +260,13 @@ func (a *Announcer) look(now time.Time) error {
 		}
 	}
 	a.machine.Forget(now, func(name string) bool { n := state.Running.Node(name); return n != nil && !n.L2.IsZero() })
+	how := map[netip.Addr]model.VIPAnnouncement{}
+	for vip, of := range state.Running.Announcements() {
+		how[vip] = of.How
+	}
+	a.machine.SetAnnouncements(how)
 	a.do(now, a.machine.SetAble(now, able))
+	a.keep()
 	if device != nil || a.link == nil { // or it is looked for
 		return device
 	}
@@ -413,16 +424,16 @@ func (a *Announcer) advertise(now time.Time) error {
 	return nil
 }
 
-// keep notes whose addresses are those of load balancers, for the next process. What is owned the data path knows.
+// keep notes whose addresses are those of load balancers, and which VIPs the fleet has had, for the next process. What is owned the data path knows.
 func (a *Announcer) keep() {
 	var kept *Kept
 	if a.machine != nil {
-		kept = &Kept{a.machine.Kept()}
+		kept = &Kept{a.machine.Kept(), a.machine.History()}
 	}
 	before := a.kept.Swap(kept)
-	changed := (before == nil) != (kept == nil) || before != nil && !maps.Equal(before.Peers, kept.Peers)
-	a.unsaved = a.unsaved || changed
-	if changed && kept != nil {
+	met := (before == nil) != (kept == nil) || before != nil && !maps.Equal(before.Peers, kept.Peers)
+	a.unsaved = a.unsaved || met || before != nil && !slices.Equal(before.Ours, kept.Ours)
+	if met && kept != nil {
 		if err := a.publishPeers(); err != nil {
 			a.failed(time.Now(), err)
 		}

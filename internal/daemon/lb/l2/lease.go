@@ -38,11 +38,12 @@ func (a *Announcer) begin(mac segment.MAC, now time.Time) error {
 			}
 		}
 	}
-	var peers map[string]segment.MAC
-	if kept := a.kept.Load(); kept != nil {
-		peers = kept.Peers
+	kept := a.kept.Load()
+	if kept == nil {
+		kept = &Kept{}
 	}
-	a.machine = segment.New(a.o.Name, mac, answered, lapsed, peers, now)
+	a.machine = segment.New(a.o.Name, mac, answered, lapsed, kept.Peers, now)
+	a.machine.Remember(now, kept.Ours)
 	if moved {
 		a.machine.SetMAC(mac, now)
 	}

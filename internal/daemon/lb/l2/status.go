@@ -18,7 +18,8 @@ import (
 func (a *Announcer) Status() *api.L2Status {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
-	conf := a.o.Tables.Now().Own().L2
+	state := a.o.Tables.Now()
+	conf := state.Own().L2
 	if conf.IsZero() {
 		return nil
 	}
@@ -46,11 +47,12 @@ func (a *Announcer) Status() *api.L2Status {
 		}
 	}
 	for _, v := range a.machine.Status(now) {
-		s.VIPs = append(s.VIPs, api.L2VIP{VIP: v.VIP, Owned: v.Owned, Owner: v.Owner, Next: v.Heir, Since: v.Since, Why: v.Why, Answers: known[v.VIP].Given})
-		if v.Foreign != (segment.MAC{}) {
-			s.Problems = append(s.Problems, fmt.Sprintf("%s also answers for %s, and is no load balancer of this fleet: a server needs arp_ignore=1 (`ballast doctor` there)", v.Foreign, v.VIP))
+		host := a.foreignOf(&v, state)
+		s.VIPs = append(s.VIPs, api.L2VIP{VIP: v.VIP, Owned: v.Owned, Owner: v.Owner, Next: v.Heir, Since: v.Since, Why: v.Why, Answers: known[v.VIP].Given, Off: v.Off, Foreign: host})
+		if problem := foreignProblem(&v, host, state); problem != "" {
+			s.Problems = append(s.Problems, problem)
 		}
-		if v.Owner == "" && !v.Able {
+		if v.Owner == "" && !v.Able && !v.Off {
 			s.Problems = append(s.Problems, fmt.Sprintf("no load balancer is known to answer for %s: %s", v.VIP, v.Why))
 		}
 	}
@@ -94,6 +96,9 @@ func (a *Announcer) Collect(out chan<- prometheus.Metric) {
 		return
 	}
 	for _, v := range s.VIPs {
+		if v.Off {
+			continue // nobody is to have it
+		}
 		value := 0.0
 		if v.Owned {
 			value = 1

@@ -93,6 +93,15 @@ func TestAPredecessorThatIsLostIsAProblemWhilePacketsGoThere(t *testing.T) {
 	})
 	arp("on")
 	h.await("all are back", func(s api.LBStatus) bool { return s.Ready && !with("predecessor 10.9.0.4: ")(s) })
+
+	// It is removed while connections need it.
+	h.write(fmt.Sprintf(lbFile, ""))
+	_, err = h.post(reloadByForce, nil)
+	require(t, err)
+	h.await("connections that miss it", func(s api.LBStatus) bool {
+		h.say(tableClient, 0x155, false)
+		return with("of connections that did not begin here arrived after its predecessor [10.9.0.4] was removed")(s)
+	})
 }
 
 // Promise: An agent that has no way to the predecessor says so.

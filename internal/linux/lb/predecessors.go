@@ -34,6 +34,31 @@ func (lb *LB) Succession(service plan.Place) (counted Succession, err error) {
 	return counted, nil
 }
 
+// Arrivals is what was counted of a service's packets since the counters began.
+type Arrivals struct {
+	All     uint64
+	Orphans uint64 // what a predecessor would get: see is_not_ours in bpf/lb/ladder/predecessor.h
+}
+
+// Arrivals counts them, in packets.
+func (lb *LB) Arrivals(service plan.Place) (counted Arrivals, err error) {
+	lb.retired.RLock()
+	defer lb.retired.RUnlock()
+	for verdict := range lbVerdictVERDICTS {
+		perCPU, err := lb.verdictCounter(service.Number, verdict)
+		if err != nil {
+			return counted, err
+		}
+		for _, one := range perCPU {
+			counted.All += one.Packets
+			if verdict == lbVerdictFORWARDED_UNKNOWN || verdict == lbVerdictFORWARDED_BAD_COOKIE {
+				counted.Orphans += one.Packets
+			}
+		}
+	}
+	return counted, nil
+}
+
 // Implementation constants.
 const (
 	predecessorWindow = time.Minute // how long a connection counts that goes on to a predecessor, from its last packet on

@@ -19,6 +19,7 @@ func (t *Tables) Age(at time.Time, period time.Duration) error {
 	t.Hold(func(now *Snapshot) {
 		t.missed.listen(now, at, now.Packets)
 		t.returning.listen(now, at, t.path.Succession)
+		t.late.listen(now, at, t.path.Arrivals)
 	})
 	t.ageEstimates(at, period)
 	return nil

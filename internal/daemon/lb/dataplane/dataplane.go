@@ -58,6 +58,7 @@ type Tables struct {
 	begun     chan struct{}              // servers have begun to start: Start waits for it
 	missed    missed
 	returning returning
+	late      late
 	peers     plan.Replicas // load balancers that messages go to
 }
 

@@ -12,6 +12,7 @@ type AgentStatus struct {
 	Controllers []string          `json:"controllers,omitempty"`     // that are connected, and load balancers that take its reports
 	Revision    uint64            `json:"revision,omitempty"`        // of the controllers' state that runs
 	Services    []string          `json:"services"`                  // whose connections carry cookies here
+	Left        []string          `json:"left,omitempty"`            // services that this host was removed from, and whose connections it may have
 	IDFiles     []string          `json:"connection_ids,omitempty"`  // paths of what applications make QUIC connection ids by
 	TicketFiles []string          `json:"session_tickets,omitempty"` // paths of what applications make TLS session tickets by
 	TicketKeys  []TicketKeys      `json:"ticket_keys,omitempty"`     // that these tickets are made and read by

@@ -89,7 +89,8 @@ type daemonFacts struct {
 	Gateways      []api.Gateway
 	Probes        []api.ProbedPort   // of an agent
 	Translated    *api.TranslatedUse // by an agent
-	Fleet         model.Fleet        // that runs, without keys
+	Fleet         model.Fleet        // that runs, without keys; of an agent with the servers that were removed, as draining
+	Left          []string           // services that an agent's host was removed from
 	ByControllers bool
 	Path          string // of its configuration file
 	SHA256        string

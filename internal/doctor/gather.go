@@ -150,6 +150,7 @@ func gatherDaemon(ctx context.Context, o Options) (d daemonFacts) {
 	var status struct { // of either role
 		api.LBStatus
 		Server     string             `json:"server"`
+		Left       []string           `json:"left"`
 		Tunnels    api.Tunnels        `json:"tunnels"`
 		Gateways   []api.Gateway      `json:"gateways"`
 		Probes     []api.ProbedPort   `json:"probes"`
@@ -169,6 +170,7 @@ func gatherDaemon(ctx context.Context, o Options) (d daemonFacts) {
 	}
 	d.Tunnels, d.Gateways = status.Tunnels, status.Gateways
 	d.Probes, d.Translated = status.Probes, status.Translated
+	d.Left = status.Left
 	d.Server, d.ByControllers, d.Interfaces = status.Server, status.ByControllers, status.Interfaces
 	d.Name, d.Replicas, d.Filtered = status.Name, status.Replicas, status.Filtered
 	d.Path, d.SHA256, d.Refused = status.Config.Path, status.Config.SHA256, status.Config.Error

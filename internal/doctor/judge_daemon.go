@@ -81,7 +81,11 @@ func judgeDrained(f *facts) (out []Finding) {
 		out = append(out, Finding{"drained", n.Name, Warning, found, remedy + "node undrain " + n.Name})
 	}
 	f.onServer(func(s *model.Service, server *model.Server) {
-		if server.State == model.StateDraining {
+		switch {
+		case slices.Contains(f.Daemon.Left, s.Name): // another one may have the name by now
+			out = append(out, Finding{"drained", s.Name + " " + server.Address.String(), Warning, "removed from the service: no new connections, and those that are here stay until they end",
+				"if it is to serve again: ballast ctl server add " + s.Name + " " + server.Address.String()})
+		case server.State == model.StateDraining:
 			out = append(out, Finding{"drained", s.Name + " " + server.Name, Warning, found, remedy + "server undrain " + s.Name + " " + server.Name})
 		}
 	})

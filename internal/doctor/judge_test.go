@@ -206,6 +206,17 @@ func TestOneFaultIsOneFinding(t *testing.T) {
 			f.File.Fleet.Services = f.File.Fleet.Services[:1]
 			f.Paths[server] = pathFacts{Err: errors.New("network is unreachable")}
 		}, "path", Problem, "ip route add 10.0.0.1"},
+		{"drained", RoleAgent, func(f *facts) {
+			s := &f.File.Fleet.Services[0]
+			s.Servers = append(s.Servers, model.Server{Name: "s2", Address: netip.MustParseAddr("10.0.0.9"), ID: 2, Weight: 1})
+			s.Servers[0].State = model.StateDraining
+		}, "drained", Warning, "server undrain web s1"},
+		{"removed, and its name is another's", RoleAgent, func(f *facts) {
+			s := &f.File.Fleet.Services[0]
+			removed := s.Servers[0]
+			removed.State, s.Servers[0].Address, s.Servers[0].ID = model.StateDraining, netip.MustParseAddr("10.0.0.9"), 2
+			s.Servers, f.Daemon.Left = append(s.Servers, removed), []string{"web"}
+		}, "drained", Warning, "server add web 10.0.0.1"},
 		{"gone after a drain", RoleLB, func(f *facts) {
 			s := &f.File.Fleet.Services[0]
 			s.Servers = append(s.Servers, model.Server{Name: "s2", Address: vip, ID: 2, Weight: 1, State: model.StateDraining})

@@ -74,13 +74,19 @@ type Engine struct {
 	target   bool                  // who is polled has to be decided again
 	stale    bool                  // byName and byAddress are
 	byName   map[string][]entry    // servers, for the reports of agents
-	byAddr   map[netip.Addr][]entry
+	byAddr   map[netip.Addr][]addressed
 }
 
 // entry is one server of a service.
 type entry struct {
 	service *serviceState
 	id      uint16
+}
+
+// addressed is an entry with the server's name.
+type addressed struct {
+	entry
+	name string
 }
 
 // New returns an engine that knows of no service and leads none.
@@ -152,7 +158,8 @@ func (e *Engine) SetLoadBalancers(names []string) {
 	e.wakeUp()
 }
 
-// serversOf returns the servers that an agent speaks for, each once.
+// serversOf returns the servers that an agent speaks for, each once: those at its addresses, and by its name those of services that have none of that name there.
+// A server that was removed keeps its name, and one at another address may have it since: counts of one host are not those of two servers.
 func (e *Engine) serversOf(agent *pki.Identity) (servers []entry) {
 	e.mutex.RLock()
 	defer e.mutex.RUnlock()
@@ -161,12 +168,18 @@ func (e *Engine) serversOf(agent *pki.Identity) (servers []entry) {
 		e.index()
 		e.mutex.RLock()
 	}
-	servers = append(servers, e.byName[agent.Name]...)
+	here := map[*serviceState]bool{} // by the name
 	for _, address := range agent.Addresses {
 		for _, server := range e.byAddr[address] {
-			if !slices.Contains(servers, server) {
-				servers = append(servers, server)
+			if !slices.Contains(servers, server.entry) {
+				servers = append(servers, server.entry)
+				here[server.service] = here[server.service] || server.name == agent.Name
 			}
+		}
+	}
+	for _, server := range e.byName[agent.Name] {
+		if !here[server.service] && !slices.Contains(servers, server) {
+			servers = append(servers, server)
 		}
 	}
 	return servers
@@ -179,13 +192,18 @@ func (e *Engine) index() {
 	if !e.stale {
 		return // reports of many agents came at once, and another has done it
 	}
-	e.stale, e.byName, e.byAddr = false, map[string][]entry{}, map[netip.Addr][]entry{}
+	e.stale, e.byName, e.byAddr = false, map[string][]entry{}, map[netip.Addr][]addressed{}
 	for _, state := range e.services {
-		for _, servers := range [][]model.Server{state.view.Service.Servers, state.view.Removed} { // changed under both locks
+		removed := slices.Clone(state.view.Removed) // changed under both locks
+		slices.Reverse(removed)                     // the latest first
+		named := map[string]bool{}
+		for _, servers := range [][]model.Server{state.view.Service.Servers, removed} {
 			for i := range servers {
-				server := entry{state, servers[i].ID}
-				e.byName[servers[i].Name] = append(e.byName[servers[i].Name], server)
-				e.byAddr[servers[i].Address] = append(e.byAddr[servers[i].Address], server)
+				server, name := entry{state, servers[i].ID}, servers[i].Name
+				e.byAddr[servers[i].Address] = append(e.byAddr[servers[i].Address], addressed{server, name})
+				if !named[name] {
+					e.byName[name], named[name] = append(e.byName[name], server), true
+				}
 			}
 		}
 	}

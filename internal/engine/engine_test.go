@@ -175,6 +175,54 @@ func TestAnAgentSpeaksOnlyForServersOfItsCertificate(t *testing.T) {
 	}
 }
 
+// Promise: A removed server shows connections of its own host alone, whatever server has its name by now.
+func TestAServerThatHasTheNameOfARemovedOneSpeaksForItselfAlone(t *testing.T) {
+	at := func(id uint16, address string) model.Server {
+		return model.Server{Name: "s1", ID: id, Address: netip.MustParseAddr(address), Weight: 1}
+	}
+	counted := func(agents ...pki.Identity) string {
+		e := engine.New(engine.Options{})
+		view := fleettest.View(1, fleettest.LoadedService("web", model.DispatchAWFD, 1))
+		web := &view.Services[0]
+		web.Service.Servers = []model.Server{at(3, "10.0.0.3")}
+		web.Removed = []model.Server{at(1, "10.0.0.1"), at(2, "10.0.0.2")} // the latest last
+		e.SetState(view)
+		for i, agent := range agents {
+			e.Load(agent, &engine.Load{Queues: map[string]engine.Queue{"web": {Connections: uint32(i + 5)}}})
+		}
+		var found []string
+		for _, s := range e.Servers("web") {
+			if s.Connections != nil {
+				found = append(found, fmt.Sprintf("%d: %d", s.Server.ID, *s.Connections))
+			}
+		}
+		return strings.Join(found, ", ")
+	}
+	who := func(name string, addresses ...string) pki.Identity {
+		identity := pki.Identity{Name: name}
+		for _, a := range addresses {
+			identity.Addresses = append(identity.Addresses, netip.MustParseAddr(a))
+		}
+		return identity
+	}
+	for want, agents := range map[string][]pki.Identity{
+		"3: 5":       {who("s1", "10.0.0.3")},
+		"1: 5":       {who("s1", "10.0.0.1")}, // the host before, by the same name: not of the server that has it now
+		"3: 6, 1: 5": {who("s1", "10.0.0.1"), who("s1", "10.0.0.3")},
+		"3: 5, 2: 5": {who("host", "10.0.0.3", "10.0.0.2")},
+	} {
+		if have := counted(agents...); have != want {
+			t.Errorf("%v: %s, want %s", agents, have, want)
+		}
+	}
+	if have := counted(who("s1")); have != "3: 5" {
+		t.Errorf("by its name alone: %s", have)
+	}
+	if have := counted(who("s1", "192.0.2.1")); have != "3: 5" {
+		t.Errorf("with the address of no server: %s", have)
+	}
+}
+
 func sees(id uint16, healthy bool) []engine.ServerHealth {
 	return []engine.ServerHealth{{Service: "web", ID: id, View: health.View{Healthy: healthy, Detail: "refused"}}}
 }

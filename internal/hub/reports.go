@@ -80,7 +80,7 @@ func ServersToProto(servers []engine.ServerStatus) (list []*ballastv1.ServerStat
 			Service: s.Service, Server: api.ServerToProto(&s.Server), Removed: s.Removed, Health: s.Health, HealthDetail: s.HealthDetail,
 			LoadSource: s.Source, Load: s.Load, Available: s.Available, Weight: uint32(s.Weight), Connections: s.Connections,
 			ConnectionsExact: s.Exact, Agent: s.Agent, Activity: s.Activity,
-			LoadAge: age(s.At), WeightAge: age(s.Weighed), HealthAge: age(s.HealthReported), Kept: s.Kept,
+			ConnectionsBefore: s.Before, ConnectionsAge: age(s.Counted), LoadAge: age(s.At), WeightAge: age(s.Weighed), HealthAge: age(s.HealthReported), Kept: s.Kept,
 		})
 		if s.Start.Tenths > 0 {
 			list[i].SlowStart, list[i].WholeAt = s.Start.Part(), timestamppb.New(s.Start.Whole)

@@ -19,6 +19,7 @@ func (r *reconciler) describe(status *api.AgentStatus) {
 	status.Ready, status.NotReady, status.Problems = len(stops) == 0, stops, slices.Concat(stops, problems)
 	status.Config, status.Generation, status.Revision = r.file, r.serving.Generation, r.desired.Revision
 	status.Services, status.Interfaces = slices.Clone(r.serving.Wanted.Marking), r.programs.Modes()
+	status.Left = r.desired.Left(r.serving.Here())
 	r.features.describe(&r.serving, status)
 }
 

@@ -185,6 +185,7 @@ type tracked struct {
 	target  Target
 	verdict Verdict
 	result  Result
+	failure string // the last
 	gone    bool
 	stop    context.CancelFunc
 	retime  chan struct{} // the health has changed: begin a new interval

@@ -292,7 +292,7 @@ func TestAServerThatAnswersAgainIsToldToWait(t *testing.T) {
 	p.Set([]Target{s})
 	await.True(t, "it is unhealthy", func() bool { return p.last(1).Detail != "" })
 	board.set(s.Address, "")
-	const want = "connect: connection refused; answers again, 200 good checks in a row are needed"
+	const want = "answers again after connect: connection refused, needs 200 successful checks in a row"
 	await.True(t, "its detail says so", func() bool { return p.all(1).Detail == want })
 	before := board.count(s.Address)
 	await.True(t, "it stays so", func() bool { return board.count(s.Address) > before+5 })

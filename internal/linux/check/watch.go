@@ -83,28 +83,27 @@ func (p *Prober) note(t *tracked, remarks Remarks, err error) (result Result, ch
 	if t.gone {
 		return result, false
 	}
-	now, before := time.Now(), t.result
+	now := time.Now()
 	changed = t.verdict.Observe(now, err == nil, &t.target.Health)
 	t.result = Result{Service: t.target.Service, ID: t.target.ID, Healthy: t.verdict.Healthy(), Remarks: remarks}
 	switch {
 	case t.result.Healthy:
 	case err != nil:
-		t.result.Detail = legible(err.Error())
+		t.failure = legible(err.Error())
+		t.result.Detail = t.failure
 	default:
-		failure, _, _ := strings.Cut(before.Detail, answersAgain)
+		failure := t.failure
 		if failure == "" { // others have found it unhealthy
-			failure = "its last failure is not known here"
+			failure = "a failure that is not known here"
 		}
 		rise, required := int(max(t.target.Health.Rise, 1)), t.verdict.Required(now, &t.target.Health)
-		t.result.Detail = fmt.Sprintf("%s%s%d good checks in a row are needed", failure, answersAgain, required)
+		t.result.Detail = fmt.Sprintf("answers again after %s, needs %d successful checks in a row", failure, required)
 		if required > rise {
-			t.result.Detail += fmt.Sprintf(": rise is %d, and doubles each time that it fails again soon", rise)
+			t.result.Detail += fmt.Sprintf(" (rise is %d, and doubles each time that it fails again soon)", rise)
 		}
 	}
 	return t.result, changed
 }
-
-const answersAgain = "; answers again, "
 
 // maxDetail bounds what is passed on of others' words, in bytes.
 const maxDetail = 200

@@ -107,7 +107,7 @@ type checkTarget struct {
 // whyDirect is why the port is not checked through the tunnel, empty: it is.
 func (t *checkTarget) whyDirect(port uint16) string {
 	if t.whyNot == "" && t.tunnel && !t.takes(port) {
-		return fmt.Sprintf("port %d is not the service's: agents leave it in the tunnel", port)
+		return fmt.Sprintf("port %d is not the service's", port)
 	}
 	return t.whyNot
 }

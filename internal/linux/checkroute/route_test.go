@@ -124,7 +124,7 @@ func TestChecksGoStraightWhereTheTunnelCannotSayAnything(t *testing.T) {
 		n.set(vip, false, func(target *checkroute.Target) {
 			target.Forward, target.Ports = forward, []model.PortRange{{First: securePort, Last: securePort}}
 		})
-		n.straight("a port that the agent does not know, by "+forward.String(), n.key(0), map[model.Forward]string{model.ForwardGUE: "in the tunnel"}[forward])
+		n.straight("a port that the agent does not know, by "+forward.String(), n.key(0), map[model.Forward]string{model.ForwardGUE: "port 80 is not the service's"}[forward])
 	}
 	n.set(vip, false, func(target *checkroute.Target) {
 		target.Ports = []model.PortRange{{First: plainPort, Last: plainPort}, {First: securePort, Last: securePort}}

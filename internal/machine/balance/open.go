@@ -44,8 +44,7 @@ func (s *Service) Counts(now time.Time, svc *model.Service) map[uint16]uint32 {
 	for i := range svc.Servers {
 		server := &svc.Servers[i]
 		if r := s.agents[server.ID]; r != nil && r.HasQueue && fresh(now, r.at, svc.LoadPeriod(server)) {
-			open := uint64(r.Connections) + uint64(r.AcceptQueue)
-			counts[server.ID] = uint32(min(open, math.MaxInt32))
+			counts[server.ID] = uint32(min(r.open(), math.MaxInt32))
 		}
 	}
 	return counts

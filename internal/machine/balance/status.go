@@ -19,6 +19,8 @@ type Status struct {
 	Weight      uint16    // as last decided; where the policy does not follow load, the configured one
 	Connections *uint64   // that live; nil: nobody can tell
 	Exact       bool      // the agent counted Connections; otherwise the load balancers estimate them
+	Before      uint64    // what the agent counted last, where Connections is nil because it is silent now
+	Counted     time.Time // when it did; zero: it is not so
 	Dispatched  uint64    // connections, since load balancers were heard of first
 }
 
@@ -40,17 +42,32 @@ func (s *Service) Status(now time.Time, svc *model.Service, server *model.Server
 			break
 		}
 	}
-	status.Connections, status.Exact = s.connections(now, svc, server)
+	if r := s.silent(now, svc, server); r != nil && server.TakesNew() {
+		status.Before, status.Counted = r.open(), r.at
+	} else {
+		status.Connections, status.Exact = s.connections(now, svc, server)
+	}
 	if t := s.traffic[id]; t != nil {
 		status.Dispatched = t.total
 	}
 	return status
 }
 
+// silent returns the last count of an agent that has counted a server's connections and does not any more; nil: it is not so. Estimates do not take its place: load
+// balancers see only some of the ends, and nobody says so of those that the agent has seen. Whoever waits for the end of a drain has nothing better.
+func (s *Service) silent(now time.Time, svc *model.Service, server *model.Server) *report {
+	if r := s.agents[server.ID]; r != nil && r.HasQueue && !fresh(now, r.at, svc.LoadPeriod(server)) {
+		return r
+	}
+	return nil
+}
+
+func (r *report) open() uint64 { return uint64(r.Connections) + uint64(r.AcceptQueue) }
+
 // connections returns how many of a server's connections live; nil: nobody can tell.
 func (s *Service) connections(now time.Time, svc *model.Service, server *model.Server) (open *uint64, exact bool) {
 	if r := s.agents[server.ID]; r != nil && r.HasQueue && fresh(now, r.at, svc.LoadPeriod(server)) {
-		return new(uint64(r.Connections) + uint64(r.AcceptQueue)), true
+		return new(r.open()), true
 	}
 	t := s.traffic[server.ID]
 	if t == nil || now.Sub(t.seen) > seenFor || !svc.Affinity.Cookies() { // the data path sees the ends of connections with cookies

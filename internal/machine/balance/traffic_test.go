@@ -80,14 +80,40 @@ func TestIdleConnectionsAreLeftWithEveryPolicyAndWhatNobodyReportsIsNotKnown(t *
 		if have := statusOf(&s, start, svc, 1); have.Connections != nil {
 			t.Errorf("%s: %d open before anybody has said anything", dispatch, *have.Connections)
 		}
-		s.Report(start, 1, queue(6))
 		s.Seen(start, "lb1", 1, Seen{Connections: 10, Closed: 4})
 		if have := statusOf(&s, start.Add(10*time.Second), svc, 1); have.Connections == nil || *have.Connections != 6 || have.Exact {
-			t.Errorf("%s: have %+v after the agent's end, want about 6 connections", dispatch, have)
+			t.Errorf("%s: have %+v without an agent, want about 6 connections", dispatch, have)
 		}
 		if have := statusOf(&s, start.Add(time.Minute), svc, 1); have.Connections != nil {
 			t.Errorf("%s: %d open, which nobody has reported for a minute", dispatch, *have.Connections)
 		}
+	}
+}
+
+// Promise: Where the agent that has counted connections is silent, their number is not known: its last count is told with its age, and an estimate only of who drains.
+func TestAnEstimateIsNotTheCountOfAnAgentThatIsSilent(t *testing.T) {
+	var s Service
+	svc := newService(model.DispatchRR, model.LoadConnections, 1)
+	s.Seen(start, "lb1", 1, Seen{Connections: 10, Closed: 1})
+	s.Report(start, 1, Report{HasQueue: true, Connections: 5, AcceptQueue: 1})
+	if have := statusOf(&s, start, svc, 1); have.Connections == nil || *have.Connections != 6 || !have.Exact || !have.Counted.IsZero() {
+		t.Errorf("while it speaks: %+v", have)
+	}
+	now := start.Add(20 * time.Second)
+	s.Seen(now, "lb1", 1, Seen{Connections: 12, Closed: 1})
+	for range 2 {
+		if have := statusOf(&s, now, svc, 1); have.Connections != nil || have.Before != 6 || !have.Counted.Equal(start) {
+			t.Errorf("while it is silent: %+v", have)
+		}
+	}
+	svc.Servers[0].State = model.StateDraining
+	if have := statusOf(&s, now, svc, 1); have.Connections == nil || *have.Connections != 11 || have.Exact || !have.Counted.IsZero() {
+		t.Errorf("while it drains: %+v", have)
+	}
+	svc.Servers[0].State = model.StateActive
+	s.Report(now, 1, Report{HasQueue: true, Connections: 2})
+	if have := statusOf(&s, now, svc, 1); have.Connections == nil || *have.Connections != 2 || !have.Exact || !have.Counted.IsZero() {
+		t.Errorf("once it speaks again: %+v", have)
 	}
 }
 

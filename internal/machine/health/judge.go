@@ -284,7 +284,7 @@ func (j *Judge) Status(id uint16) (state, detail string) {
 	if j.seen.unasked && v.lost == "" {
 		return Unchecked, ""
 	}
-	detail = j.complaints(id)
+	detail = j.complaints(id, v.down)
 	if v.added {
 		detail = "added, and not checked yet"
 	}
@@ -321,22 +321,32 @@ func (j *Judge) Views(id uint16) map[string]View {
 	return views
 }
 
-// complaints groups the load balancers by what they say is wrong.
-func (j *Judge) complaints(id uint16) string {
-	by, good := map[string][]string{}, []string{}
+// complaints groups the load balancers by what they say is wrong. Who sees a server otherwise than it was judged is named as such: no text contradicts the state
+// that it is read with.
+func (j *Judge) complaints(id uint16, down bool) string {
+	type kind struct {
+		differs bool
+		detail  string
+	}
+	by := map[kind][]string{}
 	for _, lb := range j.seen.voters {
-		if v, ok := j.views[id][lb]; ok && v.Healthy && v.Detail == "" {
-			good = append(good, lb)
-		} else if ok {
-			by[v.Detail] = append(by[v.Detail], lb)
+		if v, ok := j.views[id][lb]; ok && (v.Detail != "" || v.Healthy == down) {
+			one := kind{v.Healthy == down, v.Detail}
+			by[one] = append(by[one], lb)
 		}
 	}
-	var parts []string
-	for _, detail := range slices.Sorted(maps.Keys(by)) {
-		parts = append(parts, fmt.Sprintf("%s (%s)", detail, strings.Join(by[detail], ", ")))
+	var agree, differ []string
+	for one, names := range by {
+		switch at := strings.Join(names, ", "); {
+		case !one.differs:
+			agree = append(agree, fmt.Sprintf("%s (%s)", one.detail, at))
+		case one.detail == "":
+			differ = append(differ, "not for "+at)
+		default:
+			differ = append(differ, fmt.Sprintf("not for %s: %s", at, one.detail))
+		}
 	}
-	if len(parts) > 0 && len(good) > 0 {
-		parts = append(parts, fmt.Sprintf("healthy (%s)", strings.Join(good, ", ")))
-	}
-	return strings.Join(parts, "; ")
+	slices.Sort(agree)
+	slices.Sort(differ)
+	return strings.Join(append(agree, differ...), "; ")
 }

@@ -61,10 +61,10 @@ func TestMostOfTheLoadBalancersDecide(t *testing.T) {
 	wantState(t, j, 1, Healthy)
 	j.Report(start, "lb1", 1, View{Detail: "HTTP 503"})
 	wantDown(t, j, start, svc)
-	wantState(t, j, 1, Healthy, "HTTP 503 (lb1)", "healthy (lb2, lb3)")
+	wantState(t, j, 1, Healthy, "not for lb1: HTTP 503")
 	j.Report(start, "lb3", 1, View{Detail: "HTTP 503"})
 	wantDown(t, j, start, svc, 1)
-	wantState(t, j, 1, Unhealthy, "HTTP 503 (lb1, lb3)")
+	wantState(t, j, 1, Unhealthy, "HTTP 503 (lb1, lb3); not for lb2")
 	if have := j.DownSince(1); !have.Equal(start) {
 		t.Errorf("down since %s, want %s", have, start)
 	}
@@ -78,7 +78,26 @@ func TestWhatIsWrongWithAHealthyServerIsTold(t *testing.T) {
 	j.Report(start, "lb2", 1, View{Healthy: true, Detail: "no timestamps"})
 	j.Report(start, "lb3", 1, View{Healthy: true})
 	wantDown(t, j, start, svc)
-	wantState(t, j, 1, Healthy, "no timestamps (lb1, lb2); healthy (lb3)")
+	wantState(t, j, 1, Healthy, "no timestamps (lb1, lb2)")
+}
+
+// Promise: What is said of a server's health does not contradict itself: who sees it otherwise than most is said to.
+func TestWhatIsSaidOfHealthDoesNotContradictIt(t *testing.T) {
+	j, svc := &Judge{}, service(model.AllDownNone, 1)
+	say(j, start, true, 1)
+	wantDown(t, j, start, svc)
+	const waits = "answers again after connect: connection refused, needs 16 successful checks in a row"
+	j.Report(start, "lb2", 1, View{Detail: waits})
+	wantDown(t, j, start, svc)
+	if _, text := j.Status(1); text != "not for lb2: "+waits {
+		t.Errorf("healthy: %s", text)
+	}
+	j.Report(start, "lb1", 1, View{Detail: waits})
+	j.Report(start, "lb3", 1, View{Healthy: true, Detail: "no timestamps"})
+	wantDown(t, j, start, svc, 1)
+	if _, text := j.Status(1); text != waits+" (lb1, lb2); not for lb3: no timestamps" {
+		t.Errorf("unhealthy: %s", text)
+	}
 }
 
 // Promise: One load balancer of three that sees all servers down changes nothing, because the majority of those
@@ -111,7 +130,7 @@ func TestTheFirstLoadBalancerToSpeakDoesNotDecideAlone(t *testing.T) {
 	j, svc := &Judge{}, service(model.AllDownNone, 1)
 	j.Report(start, "lb1", 1, View{Detail: "timed out"})
 	wantDown(t, j, start, svc)
-	wantState(t, j, 1, Healthy, "timed out (lb1)")
+	wantState(t, j, 1, Healthy, "not for lb1: timed out")
 	// The others have had their time and said nothing: they are gone.
 	for now := start; now.Before(start.Add(ViewLife)); now = now.Add(RepeatInterval) {
 		j.Report(now, "lb1", 1, View{Detail: "timed out"})

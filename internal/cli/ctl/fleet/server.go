@@ -33,12 +33,19 @@ type serverRow struct {
 	WeightNow    uint32           `json:"weight_now"`
 	Live         *uint64          `json:"connections"` // null: nobody can tell
 	LiveExact    bool             `json:"connections_exact"`
-	Agent        string           `json:"agent,omitempty"` // connected, none
+	LiveBefore   *liveBefore      `json:"connections_before,omitempty"` // null connections: what the agent, which is silent now, counted last
+	Agent        string           `json:"agent,omitempty"`              // connected, none
 	SlowStart    *slowStart       `json:"slow_start,omitempty"`
 	Counted      *serverSeen      `json:"counted,omitempty"`
 	Source       *sourceRow       `json:"source,omitempty"`
 	Factors      []factors.Factor `json:"factors,omitempty"`             // of show: why it gets what it gets
 	Lost         []string         `json:"lost_load_balancers,omitempty"` // that may still send to it: weight_now and an estimate say nothing of them
+}
+
+// liveBefore is a count that is no more than that: connections have begun and ended since.
+type liveBefore struct {
+	Connections uint64  `json:"connections"`
+	Age         float64 `json:"age_seconds"`
 }
 
 // slowStart is how far a server has come that starts.
@@ -128,6 +135,9 @@ func serverRows(c *ask.Control, cmd *cobra.Command, service string) ([]serverRow
 			HealthDetail: status.HealthDetail, LoadSource: status.LoadSource, Load: status.Load, Available: status.Available, WeightNow: status.Weight,
 			Live: status.Connections, LiveExact: status.ConnectionsExact, Agent: status.Agent,
 			Counted: seen[key{status.Service, status.Server.GetId(), status.Removed}], Source: sources[status.Service], Lost: answer.Lost})
+		if status.Connections == nil && status.ConnectionsAge != nil {
+			rows[len(rows)-1].LiveBefore = &liveBefore{status.ConnectionsBefore, status.ConnectionsAge.AsDuration().Seconds()}
+		}
 		if status.WholeAt != nil {
 			rows[len(rows)-1].SlowStart = &slowStart{status.SlowStart, status.WholeAt.AsTime()}
 		}
@@ -230,6 +240,8 @@ func (r *serverRow) now() string { return fmt.Sprint(r.WeightNow) + r.doubt() }
 
 func (r *serverRow) live() string {
 	switch {
+	case r.LiveBefore != nil:
+		return fmt.Sprintf("- (%d %s ago)", r.LiveBefore.Connections, time.Duration(r.LiveBefore.Age*float64(time.Second)).Round(time.Second))
 	case r.Live == nil:
 		return "-"
 	case r.LiveExact: // the agent counts also what a lost load balancer sends

@@ -11,6 +11,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/machine/rotation"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/plan"
 )
 
 // State is what controllers want.
@@ -64,6 +65,21 @@ func (d *State) Load() (found bool, t Tunnels, err error) {
 // Save keeps the state, and whose tunnels are taken.
 func (d *State) Save(t Tunnels) {
 	d.Saved.Save(saved{d.Revision, statefile.Fleet(d.Node.Running), d.Node.Removed, t.From, t.Limited, d.Tickets})
+}
+
+// Left are the services that this host, which mine tells, was removed from, and whose connections it may have.
+func (d *State) Left(mine func(*model.Server) bool) (services []string) {
+	for i := range d.Node.Removed {
+		r := &d.Node.Removed[i]
+		s := d.Node.Running.Service(r.Service)
+		if s == nil || r.Forgotten || !mine(&r.Server) || slices.Contains(services, r.Service) {
+			continue
+		}
+		if here, _ := plan.ServerHere(s, mine); here == nil {
+			services = append(services, r.Service)
+		}
+	}
+	return services
 }
 
 // File makes a configuration of what controllers want. Removed servers still take part: their connections have not ended.

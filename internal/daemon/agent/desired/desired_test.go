@@ -42,6 +42,9 @@ func TestRemovedServersGiveWayToTheOneThatIsThisHost(t *testing.T) {
 			for _, s := range test.removed {
 				d.Node.Removed = append(d.Node.Removed, fleet.Removed{Service: "b", Server: s})
 			}
+			if gone, left := test.want == 9 || test.removed[0].ID == test.want, d.Left(serving.Mine(test.option, local)); gone != slices.Equal(left, []string{"b"}) || !gone && left != nil {
+				t.Errorf("it has left %q", left)
+			}
 			file := d.File("the test")
 			file.Fleet.ApplyDefaults()
 			wanted, err := plan.NewAgent(&file.Fleet, serving.Mine(test.option, local))

@@ -152,6 +152,9 @@ func Mine(name string, local []netip.Addr) func(*model.Server) bool {
 	return func(server *model.Server) bool { return slices.Contains(local, server.Address) }
 }
 
+// Here tells which servers are this host.
+func (s *Serving) Here() func(*model.Server) bool { return Mine(s.name, s.local) }
+
 // Moved reports whether other server entries may be this host, now that it has these addresses.
 func (s *Serving) Moved(local []netip.Addr) bool {
 	return s.name == "" && !slices.Equal(local, s.local)

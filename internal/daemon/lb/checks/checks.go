@@ -238,6 +238,8 @@ func (c *Checks) report(results []check.Result) {
 		}
 		switch {
 		case r.Direct == "":
+		case !r.Healthy: // why it is direct is not why it fails
+			servers[i].Detail += " (checked directly, not through the tunnel)"
 		case servers[i].Detail != "":
 			servers[i].Detail += " (direct: " + r.Direct + ")"
 		default:

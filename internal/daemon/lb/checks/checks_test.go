@@ -19,7 +19,7 @@ func TestADirectCheckIsMarkedWhetherItSucceedsOrNot(t *testing.T) {
 	})
 	want := []engine.ServerHealth{
 		{ID: 1, View: health.View{Healthy: true}}, {ID: 2, View: health.View{Healthy: true, Direct: true, Detail: "direct: port 80"}},
-		{ID: 3, View: health.View{Direct: true, Detail: "timed out (direct: port 80)"}}, {ID: 4, View: health.View{Detail: "timed out"}},
+		{ID: 3, View: health.View{Direct: true, Detail: "timed out (checked directly, not through the tunnel)"}}, {ID: 4, View: health.View{Detail: "timed out"}},
 	}
 	if !slices.Equal(reported, want) {
 		t.Errorf("reported %+v, want %+v", reported, want)

@@ -176,7 +176,7 @@ test-mutants: deps need-root ## break production code, one patch of test/mutants
 	test/mutants/run
 
 test-long: TOOLS += mmdebstrap:mmdebstrap lintian:lintian rpm:rpm chromium:chromium python3:python3 /usr/lib/python3.11/ensurepip/__init__.py:python3-venv cargo:cargo-web \
-	/usr/sbin/apache2:apache2 haproxy:haproxy keepalived:keepalived dovecot:dovecot-imapd node:nodejs npm:npm curl:curl redis-server:redis-server bird:bird2 /usr/lib/frr/bgpd:frr
+	/usr/sbin/apache2:apache2 haproxy:haproxy keepalived:keepalived arping:iputils-arping dovecot:dovecot-imapd node:nodejs npm:npm curl:curl redis-server:redis-server bird:bird2 /usr/lib/frr/bgpd:frr
 test-long: deps build need-root ## the same with full-length idle times, bulk transfers and fifty times the fuzzing
 	$(MAKE) test FUZZ=200000x
 	test/reuse

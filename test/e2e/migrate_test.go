@@ -40,6 +40,22 @@ func TestVIPsOfIPv6MoveInAndOutWithoutABrokenConnection(t *testing.T) {
 	}
 }
 
+// Promise: VIPs on the load balancers' own segment move from another load balancer to Ballast and back, by the commands of the documents, without a broken
+// connection; load balancers that start take none of them.
+func TestVIPsOnASegmentMoveInAndOutWithoutABrokenConnection(t *testing.T) {
+	if !long() {
+		t.Skipf("TestAVIPOfAnotherHostIsTakenWhenThatStopsAndGivenBack is the short form; set %s for connections", longVariable)
+	}
+	for _, tool := range []string{"/usr/sbin/haproxy", "arping"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("%v: make deps", err)
+		}
+	}
+	if result := run(t, "migrate-l2"); result.Attempted == 0 || result.Broken != 0 {
+		t.Errorf("%d of %d broken", result.Broken, result.Attempted)
+	}
+}
+
 // Promise: VIPs of TCP and UDP move from one fleet to another that has other keys, and back, while connections and flows live: none breaks, also if a
 // cookie of the other fleet looks like one of ours, and what neither has is dropped and counted where fleets name each other.
 func TestVIPsMoveFromFleetToFleet(t *testing.T) {

@@ -22,10 +22,40 @@ func (f *Former) Number() int { return f.t.Network.former() }
 // Address is where load balancers and servers reach it.
 func (f *Former) Address() netip.Addr { return FabricAddress(f.Number()) }
 
-// ownVIPs gives its host the VIPs, which it announces to nobody.
+// ownVIPs gives its host the VIPs, which it announces to nobody; on a segment it answers for them.
 func (f *Former) ownVIPs() {
+	device := "lo"
+	if f.t.Network.Segment {
+		device = "eth1"
+	}
+	f.address("add", device)
+}
+
+// address changes the VIPs of one of its devices.
+func (f *Former) address(change, device string) {
 	for _, vip := range f.t.Network.VIPs {
-		script.Check(f.t.Lab.Space(LBName(f.Number())).AddAddress("lo", netip.PrefixFrom(vip, vip.BitLen())))
+		f.run("ip", "address", change, netip.PrefixFrom(vip, vip.BitLen()).String(), "dev", device)
+	}
+}
+
+func (f *Former) run(command ...string) {
+	script.Check(f.t.Lab.Run(LBName(f.Number()), "", command...))
+}
+
+// GiveUp has it answer for the VIPs on the segment no more, and serve what is sent to it as their predecessor: docs/run/moving.md, "With L2".
+func (f *Former) GiveUp() {
+	f.address("add", "lo")
+	f.run("sysctl", "-qw", "net.ipv4.conf.all.arp_ignore=1", "net.ipv4.conf.all.arp_announce=2")
+	f.address("del", "eth1")
+}
+
+// TakeBack has it answer for them again, which nobody is told before Announce.
+func (f *Former) TakeBack() { f.address("add", "eth1") }
+
+// Announce tells the segment that the VIPs are here.
+func (f *Former) Announce() {
+	for _, vip := range f.t.Network.VIPs {
+		f.run("arping", "-q", "-U", "-c", "3", "-I", "eth1", vip.String())
 	}
 }
 

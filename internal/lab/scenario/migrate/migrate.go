@@ -24,6 +24,10 @@ var Scenarios = []scenario.Scenario{
 		Promise: "VIPs of IPv6 move from HAProxy to Ballast and back: no connection breaks; a load balancer says when HAProxy's link is down",
 	},
 	{
+		Name: "migrate-l2", Deadline: 5 * time.Minute, Do: runMigrateL2,
+		Promise: "VIPs on the load balancers' own segment move from HAProxy to Ballast and back by the commands of the documents: no connection breaks, and load balancers take none that HAProxy answers for",
+	},
+	{
 		Name: "migrate-fleet", Deadline: 6 * time.Minute, Do: runMigrateFleet,
 		Promise: "VIPs of TCP and UDP move from one fleet to another that has other keys, and back: no connection or flow breaks, and nothing goes round between fleets that name each other",
 	},

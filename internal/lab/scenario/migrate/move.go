@@ -28,13 +28,15 @@ type move struct {
 	questions *world.Load // of UDP; nil: none
 }
 
-// begin has the former load balancer serve the VIPs.
+// begin has the former load balancer serve the VIPs. On a segment it answers for them.
 func begin(t *world.Trial, result *scenario.Result, former *world.Former) *move {
 	m := &move{Trial: t, Result: result, former: former, perSecond: perSecond, lbs: []string{world.LBName(1), world.LBName(2)}}
 	for _, one := range m.datagrams() {
 		t.Endpoints.StartEchoes(one.Target())
 	}
-	m.route(m.former.Number())
+	if !m.Network.Segment {
+		m.route(m.former.Number())
+	}
 	return m
 }
 
@@ -165,7 +167,12 @@ func (m *move) in(meanwhile func()) {
 	m.shorts = m.Traffic.Generate(flows...)
 	m.ask()
 	m.Event("the former becomes the predecessor", func() { m.share(0) })
-	m.Event("routes lead to Ballast", func() { m.route(1, 2) })
+	if m.Network.Segment {
+		m.Event("load balancers want the VIPs", m.beside)
+		m.Event("the former gives the VIPs up", m.take)
+	} else {
+		m.Event("routes lead to Ballast", func() { m.route(1, 2) })
+	}
 	part := m.during(m.more(settled))
 	m.Expect(part == 0, "share 0: %v of the connections began at Ballast", part)
 	m.succeeded(m.held(), math.MaxInt, within)
@@ -173,7 +180,9 @@ func (m *move) in(meanwhile func()) {
 	part = m.during(m.more(counted))
 	m.Measure("canary_share", part)
 	m.Expect(part >= canaryMin && part <= canaryMax, "share %d: %v of the connections began at Ballast", canary, part)
-	m.oneAlone()
+	if !m.Network.Segment {
+		m.oneAlone()
+	}
 	m.Event("all begin at Ballast", func() { m.share(model.ShareAll) })
 	part = m.during(m.more(settled))
 	m.Expect(part >= nearlyAll, "share %d: %v of the connections began at Ballast", model.ShareAll, part)
@@ -236,7 +245,11 @@ func (m *move) out() {
 		}
 		m.silent()
 	})
-	m.Event("routes lead to the former", func() { m.route(m.former.Number()) })
+	if m.Network.Segment {
+		m.Event("the former takes the VIPs", m.giveBack)
+	} else {
+		m.Event("routes lead to the former", func() { m.route(m.former.Number()) })
+	}
 	m.more(settled)()
 	m.shorts.Finish(m.Context)
 }

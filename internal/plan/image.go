@@ -129,14 +129,18 @@ type table struct {
 var secondChance = history.Shape{Columns: 1, Depth: 3}
 
 func tableOf(s *Service) table {
-	t := table{policy: placement(s.Dispatch), slots: s.TableSlots, shape: secondChance, shares: s.takingNew(), configured: s.Shares(), past: s.Past}
+	t := table{policy: placement(s.Dispatch), slots: s.TableSlots, shape: shapeOf(&s.Service), shares: s.takingNew(), configured: s.Shares(), past: s.Past}
 	if s.BySource() {
 		t.places = placesOf(s)
 	}
-	if t.policy == model.DispatchChoices {
-		t.shape = history.Shape{Columns: int(s.Choices.Candidates), Depth: int(s.Choices.History)}
-	}
 	return t
+}
+
+func shapeOf(s *model.Service) history.Shape {
+	if placement(s.Dispatch) == model.DispatchChoices {
+		return history.Shape{Columns: int(s.Choices.Candidates), Depth: int(s.Choices.History)}
+	}
+	return secondChance
 }
 
 func (t *table) equal(o *table) bool {

@@ -12,33 +12,6 @@ import (
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
-// Limits are the sizes of the maps, in entries.
-type Limits struct {
-	Services  uint32 // services
-	Servers   uint32 // (service, server) pairs, removed ones that still have connections included
-	ServerIDs uint32
-	Slots     uint32
-	Rounds    uint32
-	Entries   uint32 // of connection tables, 32 bytes each, and 16 for IPv6; a multiple of 64
-	Local     uint32 // connections that services with affinity local-table remember
-
-	// Replicated is how many entries there is room for of replicated connections, and how many other answers: see replicas.Buckets.
-	Replicated uint32
-}
-
-// DefaultLimits hold a few hundred services of the default table size, a million entries, and a quarter of a million replicated ones, in about 155 MB.
-var DefaultLimits = Limits{Services: 4096, Servers: 16384, ServerIDs: 1 << 20, Slots: 1 << 22, Rounds: 1 << 20,
-	Entries: 1 << 20, Local: 1 << 16, Replicated: 1 << 18}
-
-// Destinations and Returns are the sizes of the two maps that are no arrays: old and new entries stand side by side, too.
-func (l Limits) Destinations() uint32 { return 2 * l.Services * (model.MaxPorts + 1) }
-
-// Returns: see Destinations.
-func (l Limits) Returns() uint32 { return 2 * l.Servers }
-
-// Rows returns how many rows the immutable tables need: old and new stand side by side.
-func (l Limits) Rows() (services, servers uint32) { return 2*(l.Services+1) + 1, 2*l.Servers + 1 }
-
 // Tables knows what is published and what is free. It is not safe for concurrent use.
 type Tables struct {
 	numbers, serviceRows, serverRows, counters, ids, slots, rounds, blocks, configs, lists, replicaRows space

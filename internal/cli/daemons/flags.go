@@ -3,6 +3,7 @@ package daemons
 
 import (
 	"cmp"
+	"fmt"
 	"regexp"
 
 	"github.com/spf13/pflag"
@@ -53,25 +54,33 @@ func checkConsole(address, token string) error {
 	return command.CheckListen("console", address)
 }
 
-// limitFlags are how much a load balancer has room for.
+// limitFlags are how much a load balancer has room for. 0, which none of them may be: it is not said.
 func limitFlags(flags *pflag.FlagSet, l *plan.Limits) {
-	flags.Uint32Var(&l.Servers, "max-servers", l.Servers, "room for servers, counted once per service")
-	flags.Uint32Var(&l.Slots, "max-slots", l.Slots, "room for table slots of all services together, twice what they use")
-	flags.Uint32Var(&l.Entries, "max-entries", l.Entries, "room for connections in the tables of all services with affinity table, 48 bytes each")
-	flags.Uint32Var(&l.Replicated, "max-replicated", l.Replicated, "room for replicated connections that this load balancer keeps, and for as many that it remembers, 60 bytes for both")
-	flags.Uint32Var(&l.Local, "max-local", l.Local, "connections that all services with affinity local-table remember together")
+	byFile := func(limit *uint32, name, usage, byFile string, controllers uint32) {
+		flags.Uint32Var(limit, name, 0, fmt.Sprintf("%s (default: %s; with --controller %d)", usage, byFile, controllers))
+	}
+	d := &plan.DefaultLimits
+	byFile(&l.Servers, "max-servers", "room for servers, counted once per service", "twice those of the file, 16384 at the least", d.Servers)
+	byFile(&l.Slots, "max-slots", "room for table slots of all services together, twice what they use", "twice that, 1048576 at the least", d.Slots)
+	byFile(&l.Entries, "max-entries", "room for connections in the tables of all services with affinity table, 48 bytes each", "1048576, or 131072 if the file has no such service", d.Entries)
+	byFile(&l.Replicated, "max-replicated", "room for replicated connections that this load balancer keeps, and for as many that it remembers, 60 bytes for both", "262144, or 16384 if the file has no such service", d.Replicated)
+	flags.Uint32Var(&l.Local, "max-local", d.Local, "connections that all services with affinity local-table remember together")
 }
 
-// roundLimits makes the room for entries whole blocks.
-func roundLimits(l *plan.Limits) error {
+// checkLimits makes the room for entries whole blocks.
+func checkLimits(flags *pflag.FlagSet, l *plan.Limits) error {
 	const block = conntable.BlockEntries
-	if l.Entries == 0 || l.Entries > 1<<32-block {
+	refused := func(name string, limit, most uint32) bool { return flags.Changed(name) && (limit == 0 || limit > most) }
+	switch {
+	case refused("max-servers", l.Servers, 1<<24):
+		return command.Usage("--max-servers %d: use 1 to %d", l.Servers, 1<<24)
+	case refused("max-slots", l.Slots, 1<<28):
+		return command.Usage("--max-slots %d: use 1 to %d", l.Slots, 1<<28)
+	case refused("max-entries", l.Entries, 1<<32-block):
 		return command.Usage("--max-entries %d: use %d to %d; 48 bytes are taken for each, whether or not it is used", l.Entries, block, uint32(1<<32-block))
-	}
-	if l.Local == 0 {
+	case l.Local == 0:
 		return command.Usage("--max-local 0: use 1 or more")
-	}
-	if l.Replicated == 0 || l.Replicated > 1<<30 {
+	case refused("max-replicated", l.Replicated, 1<<30):
 		return command.Usage("--max-replicated %d: use 1 to %d; 60 bytes are taken for each, whether or not it is used", l.Replicated, 1<<30)
 	}
 	l.Entries = (l.Entries + block - 1) / block * block

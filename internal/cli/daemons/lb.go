@@ -12,12 +12,11 @@ import (
 	"github.com/ballast-lb/ballast/internal/daemon/lb"
 	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/pki"
-	"github.com/ballast-lb/ballast/internal/plan"
 )
 
 // LB makes `ballast lb`.
 func LB(version string) *cobra.Command {
-	o := lb.Options{Limits: plan.DefaultLimits, Timing: fleet.DefaultTiming, Version: version}
+	o := lb.Options{Timing: fleet.DefaultTiming, Version: version}
 	var remove bool
 	var logging *command.Logging
 	cmd := &cobra.Command{
@@ -38,7 +37,7 @@ func LB(version string) *cobra.Command {
 			var err error
 			o.Controllers, err = command.Controllers("controller", o.Controllers)
 			err = cmp.Or(err, command.CheckListen("listen", o.Listen), command.CheckListen("metrics", o.Metrics), checkConsole(o.Console, o.ConsoleToken), checkTiming(&o.Timing))
-			if err = cmp.Or(err, roundLimits(&o.Limits)); err != nil {
+			if err = cmp.Or(err, checkLimits(cmd.Flags(), &o.Limits)); err != nil {
 				return err
 			}
 			o.Log = logging.Start(cmd.Context())

@@ -48,7 +48,7 @@ type objection struct {
 
 // Validate makes `ballast validate`.
 func Validate() *cobra.Command {
-	v := validation{role: "lb", limits: plan.DefaultLimits}
+	v := validation{role: "lb"}
 	cmd := &cobra.Command{
 		Use:   "validate FILE",
 		Short: "Check a configuration file, as the daemons would",
@@ -65,7 +65,7 @@ func (v *validation) run(cmd *cobra.Command, file string) error {
 	if v.server != "" && v.role != "agent" {
 		return command.Usage("--server is of a host with --role agent: give both")
 	}
-	if err := roundLimits(&v.limits); err != nil {
+	if err := checkLimits(cmd.Flags(), &v.limits); err != nil {
 		return err
 	}
 	text, err := command.ReadUpTo(cmd, file, config.MaxBytes+1)
@@ -131,7 +131,7 @@ func (v *validation) fits(file *model.Fleet) error {
 		for _, s := range n.Running.Services {
 			want.Services = append(want.Services, plan.Service{Service: s})
 		}
-		_, err := plan.NewTables(v.limits).Update(&want)
+		_, err := plan.NewTables(v.limits.Or(plan.LimitsFor(n.Running.Services))).Update(&want)
 		return err
 	}
 	return nil

@@ -197,7 +197,11 @@ func (lb *lifecycle) start(interfaces []*net.Interface, flows *flowlog.Log) erro
 			return err
 		}
 	}
-	lb.tables, err = dataplane.Open(dataplane.Options{Dir: lb.pins(), Limits: lb.options.Limits, Self: lb.name, NoCookie: lb.clocks.NoCookie, Log: lb.log})
+	limits, err := limitsFor(lb.pins(), lb.options.Limits, file, saved)
+	if err != nil {
+		return err
+	}
+	lb.tables, err = dataplane.Open(dataplane.Options{Dir: lb.pins(), Limits: limits, Self: lb.name, NoCookie: lb.clocks.NoCookie, Log: lb.log})
 	if err != nil {
 		return err
 	}

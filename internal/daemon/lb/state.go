@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"time"
 
+	"github.com/ballast-lb/ballast/internal/config"
 	"github.com/ballast-lb/ballast/internal/daemon/instance"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/bgp"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/desired"
@@ -20,6 +22,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/linux/lb"
 	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/model"
+	"github.com/ballast-lb/ballast/internal/plan"
 )
 
 // savedState is the state file.
@@ -52,6 +55,28 @@ func loadState(kept *statefile.File, remedy string) (saved *savedState, err erro
 		}
 	}
 	return saved, nil
+}
+
+// limitsFor are the limits that the options say. Others are those of maps that are there, or else as large as the fleet needs; with controllers, which have not
+// said it yet, DefaultLimits.
+func limitsFor(pins string, said plan.Limits, file *config.File, saved *savedState) (plan.Limits, error) {
+	pinned, err := lb.PinnedLimits(pins)
+	if err != nil {
+		return plan.Limits{}, err
+	}
+	limits := said.Or(pinned)
+	if file == nil {
+		return limits.Or(plan.DefaultLimits), nil
+	}
+	services := slices.Clone(file.Fleet.Services)
+	if saved != nil { // some may have been added to what the file has
+		for i := range saved.Running.Services {
+			if s := &saved.Running.Services[i]; file.Fleet.Service(s.Name) == nil {
+				services = append(services, *s)
+			}
+		}
+	}
+	return limits.Or(plan.LimitsFor(services)), nil
 }
 
 // state is the desired state that was saved.

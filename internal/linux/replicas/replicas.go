@@ -56,6 +56,9 @@ const BucketBytes = 128
 // has to be refused before (TestATableTakesAsManyEntriesAsItIsFor).
 func Buckets(entries uint32) uint32 { return max(1, uint32((uint64(entries)*4+16)/17)) }
 
+// Entries is how many entries so many buckets are for.
+func Entries(buckets uint32) uint32 { return uint32(uint64(buckets) * 17 / 4) }
+
 // Table is one of the two tables, in memory that packets change at the same time. One caller at a time may change it; others may look.
 type Table struct {
 	Buckets []Bucket

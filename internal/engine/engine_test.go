@@ -472,31 +472,6 @@ func TestReportsAreTakenWhileEverythingChanges(t *testing.T) {
 	running.Wait()
 }
 
-func TestActivityGrowsAsLongAsSomebodySpeaksToAServer(t *testing.T) {
-	e := engine.New(engine.Options{})
-	web := fleettest.Service("web", 1)
-	web.Removed = fleettest.Service("", 2).Service.Servers
-	e.SetState(fleettest.View(1, web))
-	report := func(lb string, packets uint64) uint64 {
-		e.Traffic(lb, []engine.ServerTraffic{{Service: "web", ID: 2, Seen: balance.Seen{Packets: packets}}})
-		if told := e.Servers("web"); told[1].Server.ID != 2 || told[1].Activity != e.Activity("web", 2) {
-			t.Errorf("told of servers is %+v", told)
-		}
-		return e.Activity("web", 2)
-	}
-	first := report("lb1", 10)
-	if second := report("lb1", 10); second != first {
-		t.Error("silence counted as activity")
-	}
-	if report("lb1", 11) == first {
-		t.Error("a packet did not count")
-	}
-	second := report("lb2", 4)
-	if report("lb2", 1) == second {
-		t.Error("a load balancer that began to count anew did not count")
-	}
-}
-
 func TestUpdatesThatAreLostAreMadeGoodByTheNextCompleteOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d decisions
@@ -518,20 +493,4 @@ func TestUpdatesThatAreLostAreMadeGoodByTheNextCompleteOne(t *testing.T) {
 			}
 		}
 	})
-}
-
-func TestServersWithoutTheirAgentAreMarked(t *testing.T) {
-	e := engine.New(engine.Options{})
-	through := fleettest.Service("through", 1)
-	through.Service.Return = 1
-	e.SetState(fleettest.View(1, fleettest.Service("web", 1, 2, 3), through))
-	servers := e.Servers("")
-	e.MarkAgents(servers, []pki.Identity{{Role: pki.Agent, Name: "s1"}, {Role: pki.Agent, Name: "host", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.3")}}})
-	var got []string
-	for _, s := range servers {
-		got = append(got, s.Service+" "+s.Server.Name+" "+s.Agent)
-	}
-	if want := []string{"through s1 ", "web s1 connected", "web s2 none", "web s3 connected"}; !slices.Equal(got, want) {
-		t.Errorf("%q, not %q", got, want)
-	}
 }

@@ -15,6 +15,10 @@ const (
 	StreamDead    = 8 * time.Second // after that. Peers that were only busy would all join again, and keep everybody busy
 )
 
+// AlivePeriod is how often an end says that it works. Without a word for health.Silent it is silent: what it said before does not count
+// as of now.
+const AlivePeriod = time.Second
+
 // StreamHTTP2 is how both ends notice that the other is gone.
 func StreamHTTP2() *http.HTTP2Config {
 	return &http.HTTP2Config{SendPingTimeout: StreamSilence, PingTimeout: StreamDead, WriteByteTimeout: StreamSilence + StreamDead}

@@ -226,8 +226,8 @@ func TestAControllerThatIsCutOffFromTheStoreGivesUpAndServesOn(t *testing.T) {
 	}
 	late := joinAll(t, ca.Issue(pki.LB, "late"), one)
 	fleettest.Await(t, "who is cut off tells what it knows", func() bool { return late.locked(func() bool { return len(late.states) == len(services) }) })
-	fleettest.Await(t, "load balancers that hear it alone know that it judges nobody", func() bool { return !late.joined.Judged() })
-	if !lb.joined.Judged() {
+	fleettest.Await(t, "load balancers that hear it alone know that it judges nobody", func() bool { return !late.joined.Judged(time.Now()) })
+	if !lb.joined.Judged(time.Now()) {
 		t.Error("one that hears the other controller, too, takes nobody to judge")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
@@ -241,7 +241,7 @@ func TestAControllerThatIsCutOffFromTheStoreGivesUpAndServesOn(t *testing.T) {
 	way.hold(false)
 	fleettest.Await(t, "both lead again", func() bool { n := leads(); return n > 0 && n < len(services) })
 	fleettest.Await(t, "it is ready again", healthy(http.StatusOK))
-	fleettest.Await(t, "it judges again", late.joined.Judged)
+	fleettest.Await(t, "it judges again", func() bool { return late.joined.Judged(time.Now()) })
 	fleettest.Await(t, "the others are heard of again", func() bool { return controllers() == bothReady })
 	apply(t, two.client(operator), services[:2]...)
 	fleettest.Await(t, "it knows what changed", func() bool { return late.locked(func() bool { return len(late.states) == 2 }) })

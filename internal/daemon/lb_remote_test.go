@@ -81,6 +81,7 @@ type nobody struct{}
 
 func (nobody) Traffic(string, []engine.ServerTraffic)      {}
 func (nobody) Health(string, []engine.ServerHealth)        {}
+func (nobody) Alive(string)                                {}
 func (nobody) Load(pki.Identity, *engine.Load)             {}
 func (nobody) Losses(pki.Identity, map[string]health.Loss) {}
 

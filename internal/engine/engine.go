@@ -18,6 +18,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/linux/poll"
 	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/machine/follow"
+	"github.com/ballast-lb/ballast/internal/machine/health"
 	"github.com/ballast-lb/ballast/internal/model"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
@@ -68,6 +69,7 @@ type Engine struct {
 	due      schedule
 	urgent   map[*serviceState]bool // to be decided about now
 	lbs      []string
+	alive    map[string]time.Time  // load balancers that say every second that they work: when they did last
 	tiers    map[string]model.Tier // of load balancers that have one
 	assign   bool                  // who checks what has to be decided again
 	checks   map[string][]string   // as published last
@@ -91,7 +93,7 @@ type addressed struct {
 
 // New returns an engine that knows of no service and leads none.
 func New(o Options) *Engine {
-	e := &Engine{options: o, wake: make(chan struct{}, 1), leads: func(string) bool { return false }, services: map[string]*serviceState{},
+	e := &Engine{options: o, wake: make(chan struct{}, 1), leads: func(string) bool { return false }, services: map[string]*serviceState{}, alive: map[string]time.Time{},
 		urgent: map[*serviceState]bool{}}
 	e.poller = poll.New(poll.Options{Report: e.polled, Transport: o.Transport})
 	return e
@@ -155,7 +157,28 @@ func (e *Engine) SetLoadBalancers(names []string) {
 	e.mutex.Lock()
 	defer e.mutex.Unlock()
 	e.lbs, e.assign = slices.Clone(names), true
+	maps.DeleteFunc(e.alive, func(lb string, _ time.Time) bool { return !slices.Contains(names, lb) })
 	e.wakeUp()
+}
+
+// Alive takes that a connected load balancer works.
+func (e *Engine) Alive(lb string) {
+	e.mutex.Lock()
+	defer e.mutex.Unlock()
+	if slices.Contains(e.lbs, lb) {
+		e.alive[lb] = time.Now()
+	}
+}
+
+// silent are the load balancers that have said that they work, and do not any more. The caller holds the lock.
+func (e *Engine) silent(now time.Time) map[string]bool {
+	silent := map[string]bool{}
+	for lb, at := range e.alive {
+		if now.Sub(at) >= health.Silent {
+			silent[lb] = true
+		}
+	}
+	return silent
 }
 
 // serversOf returns the servers that an agent speaks for, each once: those at its addresses, and by its name those of services that have none of that name there.
@@ -243,9 +266,9 @@ func (e *Engine) Run(ctx context.Context) {
 	defer cancel()
 	polling.Go(func() { e.poller.Run(ctx) })
 	for {
-		services, checks, next := e.next(time.Now())
+		services, silent, checks, next := e.next(time.Now())
 		for _, state := range services {
-			e.publish(state, state.decide(time.Now()))
+			e.publish(state, state.decide(time.Now(), silent))
 		}
 		if checks != nil && e.options.Checks != nil {
 			e.options.Checks(checks)
@@ -260,8 +283,8 @@ func (e *Engine) Run(ctx context.Context) {
 	}
 }
 
-// next returns the services to decide about now, who is to check what if that has changed, and when to go on.
-func (e *Engine) next(now time.Time) (services []*serviceState, checks map[string][]string, next time.Time) {
+// next returns the services to decide about now, which load balancers are silent, who is to check what if that has changed, and when to go on.
+func (e *Engine) next(now time.Time) (services []*serviceState, silent map[string]bool, checks map[string][]string, next time.Time) {
 	e.mutex.Lock()
 	defer e.mutex.Unlock()
 	for state := range e.urgent {
@@ -287,10 +310,10 @@ func (e *Engine) next(now time.Time) (services []*serviceState, checks map[strin
 	if len(e.due) > 0 && e.due[0].slot.due.Before(next) {
 		next = e.due[0].slot.due
 	}
-	return services, checks, next
+	return services, e.silent(now), checks, next
 }
 
-// assignChecks decides who checks what, and returns it for the services that are led; nil: it is as it was.
+// assignChecks decides who checks what, and returns it for the services that are led; nil: nothing is to be told.
 func (e *Engine) assignChecks() map[string][]string {
 	checks := map[string][]string{}
 	for name, state := range e.services {
@@ -307,7 +330,7 @@ func (e *Engine) assignChecks() map[string][]string {
 		slices.Sort(services)
 		same = same && slices.Equal(services, e.checks[lb])
 	}
-	if same {
+	if same || e.term == 0 { // who leads nothing may judge nobody: load balancers that hear no other do, by the checks that go on
 		return nil
 	}
 	e.checks = checks

@@ -349,8 +349,8 @@ func TestWhoTakesOverKnowsEverythingAlready(t *testing.T) {
 		second.Lead(7, func(string) bool { return true })
 		took, former := time.Now(), one.take().weights
 		time.Sleep(time.Second)
-		if went := one.take().weights; len(went) != 0 {
-			t.Errorf("who gave up went on: %v", went)
+		if went := one.take(); len(went.weights) != 0 || len(went.checks["lb1"]) != 1 {
+			t.Errorf("who gave up went on, or ended checks: %v, %v", went.weights, went.checks)
 		}
 		said := two.take()
 		if len(said.weights) == 0 || said.weights[0].Term != 7 || !said.weights[0].Complete || said.at[0].Sub(took) > time.Second {

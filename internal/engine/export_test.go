@@ -1,3 +1,6 @@
 package engine
 
-const RepeatPeriod = repeatPeriod
+const (
+	RepeatPeriod = repeatPeriod
+	DecidePeriod = decidePeriod
+)

@@ -192,10 +192,11 @@ func (s *serviceState) reportLoad(now time.Time, id uint16, load balance.Report)
 	}
 }
 
-// decide decides by what is known now.
-func (s *serviceState) decide(now time.Time) (d decision) {
+// decide decides by what is known now. silent are load balancers; nobody changes it.
+func (s *serviceState) decide(now time.Time, silent map[string]bool) (d decision) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
+	s.health.judge.Silence(silent)
 	if s.health.evidence || now.Sub(s.health.judged) >= decidePeriod/2 { // weights may be due much more often
 		s.judgeNow(now)
 	}

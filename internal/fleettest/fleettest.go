@@ -129,13 +129,13 @@ func (c *Conversation) Receive() (*ballastv1.ToNode, error) {
 	return c.Stream.Receive()
 }
 
-// Next passes over where tunnels come from, see Sources.
+// Next passes over signs of life, and over where tunnels come from, see Sources.
 func (c *Conversation) Next() *ballastv1.ToNode {
 	c.t.Helper()
 	for {
 		message, err := c.Receive()
 		Require(c.t, err)
-		if message.GetSources() == nil {
+		if message.GetSources() == nil && message.GetAlive() == nil {
 			return message
 		}
 	}

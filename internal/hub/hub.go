@@ -39,6 +39,7 @@ var DefaultLimits = Limits{
 type Reports interface {
 	Traffic(lb string, servers []engine.ServerTraffic)
 	Health(lb string, servers []engine.ServerHealth)
+	Alive(lb string)
 	Load(agent pki.Identity, load *engine.Load)
 	Losses(agent pki.Identity, losses map[string]health.Loss)
 }

@@ -2,6 +2,8 @@ package hub
 
 import (
 	"context"
+	"net/http/httptest"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -9,6 +11,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/fleettest"
+	"github.com/ballast-lb/ballast/internal/machine/health"
 	"github.com/ballast-lb/ballast/internal/nodeclient"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
@@ -81,5 +84,40 @@ func TestOfANodeIsToldHowLongItHasBeenSilent(t *testing.T) {
 	fleettest.Await(t, "its word", func() bool { return hub.Nodes.List()[0].Ready == "yes" })
 	if now, since := silence(), time.Since(before); now > since {
 		t.Errorf("silent for %v, and its last message was sent %v ago", now, since)
+	}
+}
+
+// Promise: `ctl node list` has a node as ready for 3 s at most after its last word: then READY is unknown, and PROBLEMS tells for how long nothing has come.
+func TestOfASilentNodeItIsNotKnownWhetherItIsReady(t *testing.T) {
+	hub := testHub(t, nil)
+	node := func(since time.Duration, says ...*ballastv1.FromNode) *ballastv1.NodeStatus {
+		p := newPeer(pki.Identity{Role: pki.Agent, Name: "s1"}, &ballastv1.Hello{}, &call{request: httptest.NewRequest("POST", "/", nil)}, &DefaultLimits)
+		hub.enter(p)
+		for _, message := range says {
+			fleettest.Require(t, hub.report(p, message))
+		}
+		p.since = p.since.Add(-since) // so long ago was its last message
+		if p.readyAt = p.readyAt.Add(-since); p.ready == "" {
+			p.readyAt = time.Time{}
+		}
+		return hub.Nodes.List()[0]
+	}
+	ready := &ballastv1.FromNode{Message: &ballastv1.FromNode_Condition{Condition: &ballastv1.Condition{Ready: true, Problems: []string{"a problem"}}}}
+	alive := &ballastv1.FromNode{Message: &ballastv1.FromNode_Alive{Alive: &ballastv1.Alive{}}}
+	for _, c := range []struct {
+		what     string
+		node     *ballastv1.NodeStatus
+		ready    string
+		problems []string
+	}{
+		{"it works", node(health.Silent-time.Second, alive, ready), "yes", []string{"a problem"}},
+		{"it is silent", node(health.Silent+time.Second, alive, ready), ReadyUnknown, []string{"no word for 4s", "a problem"}},
+		{"it is silent, and has never said whether it is ready", node(health.Silent, alive), ReadyUnknown, []string{"no word for 3s"}},
+		{"an older version repeats its condition only", node(5*time.Second, ready), "yes", []string{"a problem"}},
+		{"which it does not", node(readyLife, ready), ReadyUnknown, []string{"has not reported for 15s whether it is ready", "a problem"}},
+	} {
+		if c.node.Ready != c.ready || !slices.Equal(c.node.Problems, c.problems) {
+			t.Errorf("%s: ready is %s, problems %q", c.what, c.node.Ready, c.node.Problems)
+		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/machine/health"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
@@ -222,7 +223,7 @@ func (n *Nodes) recordLoad(p *peer, unavailable []string) (believed bool) {
 func (n *Nodes) recordCondition(p *peer, c *ballastv1.Condition) (believed bool) {
 	n.mutex.Lock()
 	defer n.mutex.Unlock()
-	p.ready, p.problems = "no", problemsOf(c.Problems)
+	p.ready, p.readyAt, p.problems = "no", time.Now(), problemsOf(c.Problems)
 	if c.Ready {
 		p.ready = "yes"
 	}
@@ -236,12 +237,26 @@ func (n *Nodes) recordCondition(p *peer, c *ballastv1.Condition) (believed bool)
 // status returns what is listed of a peer, with the revision that it has applied. The caller holds Nodes.mutex.
 func (p *peer) status(now time.Time, applied uint64) *ballastv1.NodeStatus {
 	silence := max(now.Sub(p.since)-time.Duration(p.heard.Load()), 0)
-	return &ballastv1.NodeStatus{
+	n := &ballastv1.NodeStatus{
 		Role: string(p.identity.Role), Name: p.identity.Name, Address: p.address, Version: p.version, Since: timestamppb.New(p.since),
 		Revision: applied, Ready: p.ready, LastSeen: timestamppb.New(now.Add(-silence)), Silence: durationpb.New(silence),
 		Problems: slices.Concat(p.problems, p.unavailable),
 	}
+	switch age := now.Sub(p.readyAt); {
+	case p.alive.Load() && silence >= health.Silent:
+		n.Ready, n.Problems = ReadyUnknown, append([]string{"no word for " + silence.Truncate(time.Second).String()}, n.Problems...)
+	case p.ready != "" && age >= readyLife:
+		n.Ready = ReadyUnknown
+		n.Problems = append([]string{fmt.Sprintf("has not reported for %v whether it is ready", age.Truncate(time.Second))}, n.Problems...)
+	}
+	return n
 }
+
+// readyLife is how long what a node has reported of its readiness counts, which it repeats every 5 s.
+const readyLife = 15 * time.Second
+
+// ReadyUnknown is NodeStatus.Ready of nodes that are connected and silent.
+const ReadyUnknown = "unknown"
 
 // lost returns what is kept of a peer whose stream has ended. The caller holds Nodes.mutex.
 func (p *peer) lost(applied uint64) *ballastv1.NodeStatus {

@@ -36,6 +36,7 @@ type peer struct {
 	taken     int64 // bytes of the stream that the limiter knows of; of the goroutine that receives
 
 	heard   atomic.Int64 // when its last message came, a time.Duration after since
+	alive   atomic.Bool  // it says every second that it works
 	slow    atomic.Bool  // it took nothing for Limits.WriteTimeout
 	end     chan error   // why the stream has to end, from outside
 	revoked bool         // its certificate is, now that the stream has ended
@@ -47,7 +48,8 @@ type peer struct {
 
 // reported is what a node has reported of itself last.
 type reported struct {
-	ready        string // as NodeStatus has it
+	ready        string // as NodeStatus has it, when it was reported
+	readyAt      time.Time
 	problems     []string
 	vips         *ballastv1.Announcements // load balancers; nil: it has neither BGP nor L2, or is of an older version
 	paths        *ballastv1.PathMTUs      // load balancers; nil: none yet

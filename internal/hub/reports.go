@@ -35,12 +35,16 @@ func trafficFromProto(report *ballastv1.TrafficReport) []engine.ServerTraffic {
 }
 
 func healthFromProto(report *ballastv1.HealthReport) []engine.ServerHealth {
-	servers := make([]engine.ServerHealth, 0, len(report.Servers))
+	servers, now := make([]engine.ServerHealth, 0, len(report.Servers)), time.Now()
 	for _, s := range report.Servers {
-		if s.Id <= idMax {
-			servers = append(servers, engine.ServerHealth{Service: s.Service, ID: uint16(s.Id),
-				View: health.View{Healthy: s.Healthy, Direct: s.Direct, Unanswered: s.Unanswered && !s.Direct && !s.Healthy, Detail: legible(s.Detail)}})
+		if s.Id > idMax {
+			continue
 		}
+		view := health.View{Healthy: s.Healthy, Direct: s.Direct, Unanswered: s.Unanswered && !s.Direct && !s.Healthy, Detail: legible(s.Detail)}
+		if s.Age > 0 {
+			view.Succeeded = now.Add(-time.Duration(s.Age) * time.Millisecond)
+		}
+		servers = append(servers, engine.ServerHealth{Service: s.Service, ID: uint16(s.Id), View: view})
 	}
 	return servers
 }
@@ -146,6 +150,11 @@ func (h *Hub) report(p *peer, message *ballastv1.FromNode) error {
 		h.options.Reports.Health(p.identity.Name, healthFromProto(m.Health))
 	case *ballastv1.FromNode_Explained:
 		h.Topics.explained(&p.subscriber, m.Explained)
+	case *ballastv1.FromNode_Alive:
+		p.alive.Store(true)
+		if p.isLB() {
+			h.options.Reports.Alive(p.identity.Name)
+		}
 	case *ballastv1.FromNode_Replica:
 		h.Nodes.recordReplica(p, m.Replica)
 		if h.options.Replicated != nil {

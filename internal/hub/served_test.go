@@ -44,6 +44,7 @@ type ignored struct{}
 
 func (ignored) Traffic(string, []engine.ServerTraffic)      {}
 func (ignored) Health(string, []engine.ServerHealth)        {}
+func (ignored) Alive(string)                                {}
 func (ignored) Load(pki.Identity, *engine.Load)             {}
 func (ignored) Losses(pki.Identity, map[string]health.Loss) {}
 func testHub(t testing.TB, change func(o *Options)) *Hub {

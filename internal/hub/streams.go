@@ -179,6 +179,12 @@ func (s *streams) refuse(c *call, r *refusal) {
 func (s *streams) send(ctx context.Context, conn *stream, p *peer) error {
 	welcome := &ballastv1.Welcome{Protocol: api.ControlProtocol, Controller: s.options.Name, Version: s.options.Version}
 	message := messageFrame(&ballastv1.ToNode{Message: &ballastv1.ToNode_Welcome{Welcome: welcome}})
+	var alive <-chan time.Time
+	if p.isLB() {
+		ticker := time.NewTicker(api.AlivePeriod)
+		defer ticker.Stop()
+		alive = ticker.C
+	}
 	for {
 		if message != nil {
 			if err := s.sendOne(conn, p, message); err != nil {
@@ -190,6 +196,8 @@ func (s *streams) send(ctx context.Context, conn *stream, p *peer) error {
 		select {
 		case <-p.wake:
 			message = s.broker.next(p)
+		case <-alive:
+			message = messageFrame(&ballastv1.ToNode{Message: &ballastv1.ToNode_Alive{Alive: &ballastv1.Alive{}}})
 		case why := <-p.end:
 			return why
 		case <-ctx.Done():

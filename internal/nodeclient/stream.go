@@ -21,6 +21,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
 	"github.com/ballast-lb/ballast/internal/machine/follow"
+	"github.com/ballast-lb/ballast/internal/machine/health"
 	"github.com/ballast-lb/ballast/internal/pki"
 )
 
@@ -117,16 +118,32 @@ func (s *Streams) Connected() (controllers []string) {
 	return controllers
 }
 
-// Judged reports whether a controller is connected that judges servers.
-func (s *Streams) Judged() bool {
+// Judged reports whether a controller is connected that judges servers and is not silent.
+func (s *Streams) Judged(now time.Time) bool {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	for controller := range s.streams {
-		if !s.unable[controller] {
+	for controller, stream := range s.streams {
+		if !s.unable[controller] && !stream.silent(now) {
 			return true
 		}
 	}
 	return false
+}
+
+// Silence is since when no controller that is connected has said anything; zero: one has just now, none is connected, or it is of a
+// version that does not say every second that it works.
+func (s *Streams) Silence(now time.Time) (since time.Time) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	for _, stream := range s.streams {
+		if !stream.silent(now) {
+			return time.Time{}
+		}
+		if stream.heard.After(since) {
+			since = stream.heard
+		}
+	}
+	return since
 }
 
 // Problem is that no controller is connected, and why, as far as it is known; empty: one is. goesOn: the node has a state to go on with.
@@ -142,10 +159,13 @@ func (s *Streams) Problem(goesOn bool) string {
 func (s *Streams) Unconnected(problem string) string {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	if len(s.streams) > 0 {
-		return ""
+	now, reasons := time.Now(), []string{}
+	for controller, stream := range s.streams {
+		if !stream.silent(now) {
+			return ""
+		}
+		reasons = append(reasons, fmt.Sprintf("%s: no word for %v", controller, now.Sub(stream.heard).Truncate(time.Second)))
 	}
-	var reasons []string
 	for controller, m := range s.missing {
 		reasons = append(reasons, controller+": "+m.String())
 	}
@@ -324,6 +344,7 @@ func (s *Streams) receive(controller string, stream *connect.BidiStreamForClient
 		if err != nil {
 			return err
 		}
+		s.hear(controller, message)
 		switch m := message.Message.(type) {
 		case *ballastv1.ToNode_State:
 			call(s.options.OnState, controller, m.State)
@@ -357,20 +378,35 @@ func (s *Streams) receive(controller string, stream *connect.BidiStreamForClient
 	}
 }
 
+// hear takes note that a controller has said something.
+func (s *Streams) hear(controller string, message *ballastv1.ToNode) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	stream := s.streams[controller]
+	stream.heard, stream.alive = time.Now(), stream.alive || message.GetAlive() != nil
+}
+
 func call[T any](callback func(string, T), from string, message T) {
 	if callback != nil {
 		callback(from, message)
 	}
 }
 
-// outbox holds the last few reports for one controller.
+// outbox holds the last few reports for one controller, and when that was heard.
 type outbox struct {
 	messages chan *ballastv1.FromNode
 	end      func() // of the stream
+
+	// Streams.mutex guards what follows.
+	heard time.Time // when the controller has said something last
+	alive bool      // it says every second that it works
 }
 
+// silent: it does not any more. The caller holds Streams.mutex.
+func (o *outbox) silent(now time.Time) bool { return o.alive && now.Sub(o.heard) >= health.Silent }
+
 func newOutbox(end func()) *outbox {
-	return &outbox{messages: make(chan *ballastv1.FromNode, outboxMessages), end: end}
+	return &outbox{messages: make(chan *ballastv1.FromNode, outboxMessages), end: end, heard: time.Now()}
 }
 
 func (o *outbox) put(message *ballastv1.FromNode) {
@@ -387,13 +423,16 @@ func (o *outbox) put(message *ballastv1.FromNode) {
 	}
 }
 
+// drain sends what is put, and once a second that this node works.
 func (o *outbox) drain(ctx context.Context, send func(*ballastv1.FromNode) error) {
-	for {
+	ticker := time.NewTicker(api.AlivePeriod)
+	defer ticker.Stop()
+	alive := &ballastv1.FromNode{Message: &ballastv1.FromNode_Alive{Alive: &ballastv1.Alive{}}}
+	for message := alive; send(message) == nil; { // else the receiving side learns why
 		select {
-		case message := <-o.messages:
-			if send(message) != nil {
-				return // the receiving side learns why
-			}
+		case message = <-o.messages:
+		case <-ticker.C:
+			message = alive
 		case <-ctx.Done():
 			return
 		}

@@ -49,7 +49,7 @@ func (c changing) lookAlone(ctx context.Context, running *sync.WaitGroup, now ti
 		return
 	}
 	s := &c.standIn
-	judges := s.machine.Look(now, s.current && c.controllers.Judged(), sameVerdicts(s.unhealthy, c.state.Unhealthy))
+	judges := s.machine.Look(now, s.current && c.controllers.Judged(now), sameVerdicts(s.unhealthy, c.state.Unhealthy))
 	switch {
 	case judges && s.end == nil:
 		c.beginAlone(ctx, running)

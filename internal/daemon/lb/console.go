@@ -5,6 +5,7 @@ import (
 	"context"
 	"sync"
 
+	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/daemon/console"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/report"
 	"github.com/ballast-lb/ballast/internal/daemon/listen"
@@ -64,6 +65,7 @@ func (f fleetAPI) view(ctx context.Context) console.View {
 	problem(err)
 	services, err := report.Services(now, f.clocks.NoCookie)
 	problem(err)
+	var judged []*ballastv1.ServerStatus
 	for i := range services {
 		s := &services[i]
 		dispatched, total := map[uint32]uint64{}, uint64(0)
@@ -75,10 +77,13 @@ func (f fleetAPI) view(ctx context.Context) console.View {
 			total += s.Nodes[j].Connections
 		}
 		v.Services = append(v.Services, console.Service{Service: s.Service, Dispatched: total})
-		for _, server := range f.judge(now, s) {
+		of := f.judge(now, s)
+		judged = append(judged, of...)
+		for _, server := range of {
 			v.Servers = append(v.Servers, console.Server{ServerStatus: server, Dispatched: dispatched[server.Server.Id]})
 		}
 	}
+	f.complete(judged)
 	return v
 }
 

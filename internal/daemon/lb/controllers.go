@@ -134,6 +134,9 @@ func (r remote) reportHealth(servers []engine.ServerHealth) {
 	report := &ballastv1.HealthReport{Servers: make([]*ballastv1.ServerHealth, len(servers))}
 	for i, s := range servers {
 		report.Servers[i] = &ballastv1.ServerHealth{Service: s.Service, Id: uint32(s.ID), Healthy: s.Healthy, Detail: s.Detail, Direct: s.Direct, Unanswered: s.Unanswered}
+		if !s.Succeeded.IsZero() {
+			report.Servers[i].Age = uint32(max(time.Since(s.Succeeded).Milliseconds(), 1))
+		}
 	}
 	r.controllers.Send(&ballastv1.FromNode{Message: &ballastv1.FromNode_Health{Health: report}})
 	if local := r.alone.Load(); local != nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -61,7 +62,7 @@ func (f fleetAPI) Forget(ctx context.Context, dryRun bool, service, server strin
 // Servers tells what the engine of this process knows; a load balancer that runs by controllers knows less than they do.
 func (f fleetAPI) Servers(_ context.Context, service string) (list []*ballastv1.ServerStatus, err error) {
 	if f.local != nil {
-		return hub.ServersToProto(f.local.Servers(service)), nil
+		return asApplied(f.tables.Now(), hub.ServersToProto(f.local.Servers(service))), nil
 	}
 	services, err := f.services()
 	now := f.tables.Now()
@@ -72,6 +73,7 @@ func (f fleetAPI) Servers(_ context.Context, service string) (list []*ballastv1.
 		}
 		list = append(list, f.judge(now, s)...)
 	}
+	f.complete(list)
 	return list, err
 }
 
@@ -92,7 +94,7 @@ func (f fleetAPI) LostLoadBalancers() []string { return nil }
 // judge tells what is known of a service's servers; see Servers.
 func (f fleetAPI) judge(now *dataplane.Snapshot, s *api.ServiceStatus) (list []*ballastv1.ServerStatus) {
 	if f.local != nil {
-		return hub.ServersToProto(f.local.Servers(s.Name))
+		return asApplied(now, hub.ServersToProto(f.local.Servers(s.Name)))
 	}
 	down, failing, weights := now.DownOf(s.Name), now.FailingOf(s.Name), f.tables.Weights(s.Name)
 	starting := f.tables.Starting()[s.Name]
@@ -102,8 +104,18 @@ func (f fleetAPI) judge(now *dataplane.Snapshot, s *api.ServiceStatus) (list []*
 			list[i].SlowStart, list[i].WholeAt = float64(start.Tenths)/slowstart.Whole, timestamppb.New(start.Whole)
 		}
 	}
+	if f.alone.Load() == nil {
+		return list
+	}
 	f.judgedHere(s.Name, list)
-	return list
+	return asApplied(now, list)
+}
+
+// complete adds what this load balancer sees of servers that controllers judge.
+func (f fleetAPI) complete(list []*ballastv1.ServerStatus) {
+	if now := time.Now(); f.judges() == nil {
+		seenHere(list, f.checks.Results(), f.controllers.Silence(now), now)
+	}
 }
 
 // serverToProto is what controllers have sent of a server, and what this node counts by itself.

@@ -76,7 +76,11 @@ func (o observer) status() api.LBStatus {
 		Interfaces: programs.modes, Name: o.name,
 	}
 	_, avoided := o.programs.exits.Split(now.LeavesBy)
-	status.Problems = slices.Concat(stops, avoided, programs.ahead, o.tables.Unreachable(time.Now()), o.tables.Unreported(time.Now()), o.tables.LostPredecessors(time.Now()), o.tables.Late(time.Now()), o.checks.Problems(now), unrecognised(now), notServedHere(now), o.bgp.Problems(), o.l2.Problems(), o.liveness.Problems())
+	var failing []string
+	if o.judges() == nil {
+		failing = overruled(now, o.checks.Results())
+	}
+	status.Problems = slices.Concat(stops, avoided, programs.ahead, o.tables.Unreachable(time.Now()), o.tables.Unreported(time.Now()), o.tables.LostPredecessors(time.Now()), o.tables.Late(time.Now()), o.checks.Problems(now), failing, unrecognised(now), notServedHere(now), o.bgp.Problems(), o.l2.Problems(), o.liveness.Problems())
 	status.Filtered = o.checks.Filtered(now, o.name)
 	for _, cause := range status.Filtered {
 		status.Problems = append(status.Problems, cause.Problem())

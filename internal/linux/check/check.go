@@ -113,7 +113,9 @@ type Result struct {
 	ID      uint16
 	Healthy bool
 	Detail  string // why not
-	Remarks        // of the last check
+	// Succeeded is when the last check that succeeded began; zero: none has.
+	Succeeded time.Time
+	Remarks   // of the last check
 }
 
 // Verdict is the machine that results of checks are fed to; *health.Server of internal/machine/health is one.

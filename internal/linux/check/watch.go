@@ -50,6 +50,7 @@ func (p *Prober) once(ctx context.Context, t *tracked) {
 	case <-ctx.Done():
 		return
 	}
+	began := time.Now()
 	limited, cancel := context.WithTimeout(ctx, time.Duration(target.Health.Timeout))
 	remarks, err := p.attempt(limited, target)
 	cancel()
@@ -64,7 +65,7 @@ func (p *Prober) once(ctx context.Context, t *tracked) {
 	if p.options.Silent != nil && (errors.Is(err, errTimedOut) || errors.Is(err, unix.EHOSTUNREACH)) {
 		p.options.Silent(target)
 	}
-	if result, changed := p.note(t, remarks, err); changed {
+	if result, changed := p.note(t, began, remarks, err); changed {
 		p.options.Changed(result)
 	}
 }
@@ -77,7 +78,7 @@ func (p *Prober) skip(t Target, err error) {
 	p.skipped.Last = fmt.Sprintf("check server %s of service %s: %s", t.Name, t.Service, err)
 }
 
-func (p *Prober) note(t *tracked, remarks Remarks, err error) (result Result, changed bool) {
+func (p *Prober) note(t *tracked, began time.Time, remarks Remarks, err error) (result Result, changed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if t.gone {
@@ -85,7 +86,10 @@ func (p *Prober) note(t *tracked, remarks Remarks, err error) (result Result, ch
 	}
 	now := time.Now()
 	changed = t.verdict.Observe(now, err == nil, &t.target.Health)
-	t.result = Result{Service: t.target.Service, ID: t.target.ID, Healthy: t.verdict.Healthy(), Remarks: remarks}
+	t.result = Result{Service: t.target.Service, ID: t.target.ID, Healthy: t.verdict.Healthy(), Succeeded: t.result.Succeeded, Remarks: remarks}
+	if err == nil {
+		t.result.Succeeded = began
+	}
 	switch {
 	case t.result.Healthy:
 	case err != nil:

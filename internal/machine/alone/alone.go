@@ -8,7 +8,7 @@ import "time"
 // Implementation constants.
 const (
 	// Patience is how long nobody may judge until the load balancer does: another controller takes over from one that died in less than 3 s.
-	Patience = 5 * time.Second
+	Patience = 3 * time.Second
 	// settled is how long a controller has to be heard until an outage is over: one that starts over and over again judges nobody.
 	settled = 2 * time.Second
 	// HandBack is how long controllers are heard, at most, until their word counts again, where they see something else. They count what

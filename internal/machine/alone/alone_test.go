@@ -26,7 +26,7 @@ func (r *run) look(seconds int, hears, agrees bool) bool {
 
 func TestItJudgesOnceNoControllerIsHeardForPatience(t *testing.T) {
 	r := run{now: start}
-	if r.look(10, true, true) || r.look(5, false, true) {
+	if r.look(10, true, true) || r.look(3, false, true) {
 		t.Error("it judges too early")
 	}
 	if !r.look(1, false, true) {

@@ -22,6 +22,7 @@ type finding struct {
 	loss   Loss      // the last reason why packets are lost; kept while the server has to prove itself
 	server *Server   // damping
 	judged time.Time // when an observation last counted
+	began  time.Time // of the loss, where the agent had found none before; zero: it may have been there for long
 }
 
 // Found takes what an agent of a server finds of the service's packets.
@@ -31,10 +32,8 @@ type finding struct {
 // judge.
 func (j *Judge) Found(now time.Time, agent string, id uint16, loss Loss, h *model.Health) (changed bool) {
 	f := j.findings[id][agent]
-	if f == nil && loss.Reason == "" {
-		return false
-	}
-	if f == nil {
+	first := f == nil
+	if first {
 		f = &finding{server: &Server{}}
 		if j.findings == nil {
 			j.findings = map[uint16]map[string]*finding{}
@@ -45,8 +44,13 @@ func (j *Judge) Found(now time.Time, agent string, id uint16, loss Loss, h *mode
 		j.findings[id][agent] = f
 	}
 	f.seen = now
+	if first && loss.Reason == "" {
+		return false
+	}
 	if loss.Reason != "" {
-		f.loss = loss
+		if f.loss = loss; f.server.Healthy() && !first {
+			f.began = now
+		}
 	} else if now.Sub(f.judged) < time.Duration(h.Interval) { // how often an agent speaks does not count
 		return false
 	}
@@ -68,17 +72,18 @@ func (j *Judge) forgetFindings(now time.Time, here map[uint16]bool) {
 func (j *Judge) Lost(id uint16) bool { return j.verdicts[id].lost != "" }
 
 // lost tells why packets for a server are lost, as its agents find; empty: they are not. A check that has gone through the tunnel to the VIP
-// and succeeded knows better of what it sees, however the packets get there: the host may translate the VIP's address, for example.
+// and succeeded knows better of what it sees, however the packets get there: the host may translate the VIP's address, for example. One from before the loss
+// knows nothing of it.
 func (j *Judge) lost(id uint16) string {
-	succeeded := false
-	for _, lb := range j.seen.voters {
-		if v, ok := j.views[id][lb]; ok && v.Healthy && !v.Direct {
-			succeeded = true
-		}
+	succeeded := func(since time.Time) bool {
+		return slices.ContainsFunc(j.seen.voters, func(lb string) bool {
+			v, ok := j.views[id][lb]
+			return ok && v.Healthy && !v.Direct && (v.Succeeded.IsZero() || !v.Succeeded.Before(since))
+		})
 	}
 	var losses []string
 	for _, agent := range slices.Sorted(maps.Keys(j.findings[id])) {
-		if f := j.findings[id][agent]; !f.server.Healthy() && (f.loss.Unseen || !succeeded) {
+		if f := j.findings[id][agent]; !f.server.Healthy() && (f.loss.Unseen || !succeeded(f.began)) {
 			losses = append(losses, fmt.Sprintf("%s (agent %s)", f.loss.Reason, agent))
 		}
 	}

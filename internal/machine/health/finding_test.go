@@ -131,3 +131,33 @@ func TestALossThatNoCheckSeesCountsWhereOneSucceeds(t *testing.T) {
 	}
 	wantDown(t, j, now, svc)
 }
+
+// Promise: What an agent finds lost from now on counts at once: checks through the tunnel overrule it that began later.
+func TestASuccessFromBeforeALossKnowsNothingOfIt(t *testing.T) {
+	for name, c := range map[string]struct {
+		before bool // the agent had said that nothing is lost
+		age    time.Duration
+		down   bool
+	}{"before": {true, time.Second, true}, "after": {true, 0, false}, "the first word of the agent": {false, time.Second, false}} {
+		t.Run(name, func(t *testing.T) {
+			j, svc := &Judge{}, service(model.AllDownKeep, 1, 2)
+			say(j, start, true, 1, 2)
+			if c.before {
+				j.Found(start, "s1", 1, none, &svc.Health)
+			}
+			now := start.Add(2 * time.Second)
+			j.Found(now, "s1", 1, missing, &svc.Health)
+			for _, lb := range lbs {
+				for _, id := range []uint16{1, 2} {
+					j.Report(now, lb, id, View{Healthy: true, Succeeded: now.Add(-c.age)})
+				}
+			}
+			if down := len(j.Down(now, svc, lbs)) > 0; down != c.down {
+				t.Errorf("down is %t", down)
+			}
+			now = now.Add(time.Second)
+			j.Report(now, "lb2", 1, View{Healthy: true, Succeeded: now})
+			wantDown(t, j, now, svc)
+		})
+	}
+}

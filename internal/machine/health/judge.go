@@ -17,6 +17,9 @@ const (
 	ViewLife       = 3 * RepeatInterval
 )
 
+// Silent is how long nothing comes from a node that says every second that it works, until it is silent.
+const Silent = 3 * time.Second
+
 // States of a server, as Status tells them.
 const (
 	Healthy   = "healthy"
@@ -29,14 +32,16 @@ const (
 //
 // A server that is added is down until a load balancer has found it healthy, or nobody has checked it for a check and ViewLife.
 //
-// The load balancers that have a say are those that are assigned and were heard of within ViewLife; a newly assigned one counts
-// from the start, so that the first to speak does not decide alone. A server falls when more than half of them see it
-// down. It rises when as many of them see it up as down: those that have seen neither yet speak for what it was.
+// The load balancers that have a say are those that are assigned, are not silent and were heard of within ViewLife; a newly assigned one
+// counts from the start, so that the first to speak does not decide alone. A server falls when more than half of them see it
+// down. It rises when as many of them see it up as down: those that have seen neither yet speak for what it was. What a silent one saw
+// is forgotten: whatever silenced it may have come later.
 // When nobody with a say has seen it, it stays what it was for ViewLife, and then nothing is known of it.
 type Judge struct {
 	views    map[uint16]map[string]view
 	heard    map[string]time.Time // last word of a load balancer, about any server
 	assigned map[string]time.Time // since when
+	silent   map[string]bool      // load balancers; nobody changes it
 	verdicts map[uint16]verdict
 	set      map[uint16]bool // who gets new connections and is healthy; nil: nobody
 	setSince time.Time
@@ -53,6 +58,8 @@ type View struct {
 	Direct     bool   // the check did not go through the tunnel to the VIP
 	Unanswered bool   // the last check through the tunnel: not even a refusal has come back
 	Detail     string // what is wrong or worth knowing, also of a healthy server
+	// Succeeded is when the last check that succeeded began; zero: none has, or it is not known.
+	Succeeded time.Time
 }
 
 type view struct {
@@ -98,6 +105,9 @@ func (j *Judge) Report(now time.Time, lb string, id uint16, seen View) {
 	}
 	j.views[id][lb] = view{seen, now}
 }
+
+// Silence takes which load balancers are silent, for the next Down.
+func (j *Judge) Silence(silent map[string]bool) { j.silent = silent }
 
 // Restore begins with what an earlier judge of the service had decided, as another controller takes over: its Down and its Kept.
 func (j *Judge) Restore(now time.Time, down, kept []uint16) {
@@ -212,6 +222,12 @@ func (j *Judge) voters(now time.Time, assigned []string) (voters []string) {
 	}
 	j.assigned = since
 	for _, lb := range slices.Sorted(maps.Keys(since)) {
+		if j.silent[lb] {
+			for _, views := range j.views {
+				delete(views, lb)
+			}
+			continue
+		}
 		if heard, ok := j.heard[lb]; now.Sub(since[lb]) < ViewLife || ok && now.Sub(heard) < ViewLife {
 			voters = append(voters, lb)
 		}

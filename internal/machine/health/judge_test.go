@@ -404,3 +404,52 @@ func TestHealthHasTheTimeOfTheNewestWord(t *testing.T) {
 		t.Errorf("unknown, and told at %v", have)
 	}
 }
+
+// two has lb1 and lb2 alone check, and lb2 see a server up before it falls silent, and lb1 see it down.
+func two(t *testing.T) (j *Judge, svc *model.Service) {
+	j, svc = &Judge{}, service(model.AllDownKeep, 1, 2)
+	say(j, start, true, 1, 2)
+	j.Down(start, svc, lbs[:2])
+	j.Report(start.Add(6*time.Second), "lb1", 1, View{Detail: "timed out"})
+	if down := j.Down(start.Add(6*time.Second), svc, lbs[:2]); len(down) > 0 {
+		t.Errorf("of two that both see it now, one alone takes it down: %v", down)
+	}
+	return j, svc
+}
+
+// Promise: Votes of a load balancer that is silent for 3 s do not count: the one that is left decides, and an old vote brings no server back.
+func TestVotesOfSilentLoadBalancersDoNotCount(t *testing.T) {
+	j, svc := two(t)
+	now := start.Add(7 * time.Second)
+	expect := func(what string, want ...uint16) {
+		t.Helper()
+		if down := j.Down(now, svc, lbs[:2]); !slices.Equal(down, want) {
+			t.Errorf("%s: down is %v", what, down)
+		}
+	}
+	j.Silence(map[string]bool{"lb2": true})
+	expect("lb2 is silent", 1)
+	wantState(t, j, 1, Unhealthy, "timed out (lb1)")
+	j.Silence(nil)
+	expect("lb2 is back, and has said nothing new", 1)
+	j.Report(now, "lb1", 2, View{Detail: "timed out"})
+	expect("lb1 does not decide alone about the other server", 1)
+	j.Report(now, "lb2", 1, View{Healthy: true})
+	expect("lb2 reaches it now")
+}
+
+func TestWhenAllAreSilentNothingChanges(t *testing.T) {
+	j, svc := two(t)
+	now := start.Add(7 * time.Second)
+	j.Silence(map[string]bool{"lb2": true})
+	j.Down(now, svc, lbs[:2])
+	j.Silence(map[string]bool{"lb1": true, "lb2": true})
+	for after := time.Duration(0); after < ViewLife; after += time.Second {
+		if down := j.Down(now.Add(after), svc, lbs[:2]); !slices.Equal(down, []uint16{1}) {
+			t.Fatalf("after %v: down is %v", after, down)
+		}
+	}
+	if down := j.Down(now.Add(ViewLife), svc, lbs[:2]); len(down) > 0 {
+		t.Errorf("nobody has said anything for %v: down is %v", ViewLife, down)
+	}
+}

@@ -27,7 +27,7 @@ type nodeRow struct {
 	Name         string      `json:"name"`
 	Address      string      `json:"address,omitempty"`
 	Version      string      `json:"version"`
-	Ready        string      `json:"ready,omitempty"` // yes, no, lost
+	Ready        string      `json:"ready,omitempty"` // yes, no, unknown, lost
 	Since        time.Time   `json:"since,omitzero"`
 	LastSeen     time.Time   `json:"last_seen,omitzero"`
 	Silence      *float64    `json:"silence_seconds,omitempty"` // since the last message of one that is connected: so old is what is told of it

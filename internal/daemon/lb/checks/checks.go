@@ -135,6 +135,9 @@ func (c *Checks) Repeat() {
 	}
 }
 
+// Results are what is known of servers by checks of this load balancer.
+func (c *Checks) Results() []check.Result { return c.prober.All() }
+
 // Follow checks the servers and nodes that this node is to check now.
 func (c *Checks) Follow(tables *dataplane.Tables) {
 	c.mutex.Lock()
@@ -232,7 +235,8 @@ func (c *Checks) sentBy(ifindex int) string {
 func (c *Checks) report(results []check.Result) {
 	servers := make([]engine.ServerHealth, len(results))
 	for i, r := range results {
-		servers[i] = engine.ServerHealth{Service: r.Service, ID: r.ID, View: health.View{Healthy: r.Healthy, Direct: r.Direct != "", Unanswered: r.Direct == "" && r.Unanswered, Detail: r.Detail}}
+		servers[i] = engine.ServerHealth{Service: r.Service, ID: r.ID, View: health.View{Healthy: r.Healthy, Direct: r.Direct != "", Unanswered: r.Direct == "" && r.Unanswered, Detail: r.Detail,
+			Succeeded: r.Succeeded}}
 		if r.Healthy && r.Cookie == check.CookieMissing {
 			servers[i].Detail = checkroute.ErrNoTimestamps.Error()
 		}

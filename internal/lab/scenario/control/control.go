@@ -29,6 +29,10 @@ var Scenarios = []scenario.Scenario{
 		Name: "alone", Deadline: 4 * time.Minute, Do: runAlone,
 		Promise: "load balancers that no controller judges for take out servers that fail, and hand back without flapping",
 	},
+	{
+		Name: "power", Deadline: 4 * time.Minute, Do: runPower,
+		Promise: "machines lose power that are load balancer, server and controller: whoever is left gives the dead servers nothing new after 8 s, or 10 s where no controller is left that can judge",
+	},
 }
 
 // Implementation constants.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -318,9 +319,8 @@ func TestADeviceThatTheLoadBalancerIsNotAttachedToIsNoPlaceForVIPs(t *testing.T)
 	h.role = "l2-lb1"
 	h.write(strings.ReplaceAll(fmt.Sprintf(l2File, "ff", "198.51.100.10", "10.9.0.2", "active"), "interface: eth0", "interface: eth1"))
 	h.start()
-	h.await("the reason", func(s api.LBStatus) bool {
-		return strings.Contains(fmt.Sprint(s.Problems), "l2: packets that come in by eth1 are not forwarded: start this load balancer with --interface eth1")
-	})
+	const why = "no VIP can be announced: l2: packets that come in by eth1 are not forwarded: start this load balancer with --interface eth1"
+	h.await("the reason", func(s api.LBStatus) bool { return !s.Ready && slices.Contains(s.NotReady, why) })
 	var status api.L2Status
 	require(t, h.client.Get(t.Context(), api.PathL2, &status))
 	for _, v := range status.VIPs {
@@ -328,4 +328,25 @@ func TestADeviceThatTheLoadBalancerIsNotAttachedToIsNoPlaceForVIPs(t *testing.T)
 			t.Errorf("%s is owned", v.VIP)
 		}
 	}
+}
+
+// Promise: A load balancer that announces VIPs on a segment alone is not ready while the interface is not there, and is at once when it is; one that is drained has
+// nothing to announce.
+func TestALoadBalancerWithoutTheInterfaceOfItsVIPsIsNotReady(t *testing.T) {
+	t.Parallel()
+	noRaces(t)
+	h := newLBHost(t)
+	h.role = "l2-lb1"
+	file := strings.ReplaceAll(fmt.Sprintf(l2File, "ff", "198.51.100.10", "10.9.0.2", "active"), "interface: eth0", "interface: eth9")
+	h.write(file)
+	h.start()
+	h.await("the reason", func(s api.LBStatus) bool {
+		return !s.Ready && slices.Equal(s.NotReady, []string{"no VIP can be announced: l2: there is no interface eth9"})
+	})
+	h.awaitFile(h.write(strings.ReplaceAll(file, "state: active", "state: draining")))
+	h.await("it is drained", func(s api.LBStatus) bool { return s.Ready })
+	h.awaitFile(h.write(file))
+	h.await("it is to announce again", func(s api.LBStatus) bool { return !s.Ready })
+	h.awaitFile(h.write(strings.ReplaceAll(file, "eth9", "eth0")))
+	h.await("the interface is there", func(s api.LBStatus) bool { return s.Ready })
 }

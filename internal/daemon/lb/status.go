@@ -58,6 +58,9 @@ func (o observer) obstacles(now *dataplane.Snapshot, programs attachedTo) (found
 	if why := o.checks.Misreads(now); why != "" {
 		found = append(found, why)
 	}
+	if why := o.l2.NotReady(); why != "" {
+		found = append(found, why)
+	}
 	if o.controllers != nil {
 		found = append(found, takenFromHost(&o.options, now)...)
 		if why := o.replication.NotReady(); why != "" {

@@ -76,6 +76,7 @@ type Announcer struct {
 	ignoring uint64
 	failing  map[string]recent
 	problem  string // why nothing is announced, or not all
+	lacking  error  // why nothing can be: its device
 	unsaved  bool
 	until    time.Duration // of wire.Uptime: the data path answers load balancers until then
 
@@ -227,6 +228,7 @@ func (a *Announcer) look(now time.Time) error {
 	}
 	own := state.Own()
 	conf := own.L2
+	a.lacking = nil
 	if conf.IsZero() {
 		return a.stop()
 	}
@@ -237,6 +239,7 @@ func (a *Announcer) look(now time.Time) error {
 	}
 	a.conf = conf
 	device := a.follow(now)
+	a.lacking = device
 	if a.machine == nil {
 		return device
 	}

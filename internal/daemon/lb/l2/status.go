@@ -12,6 +12,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	wire "github.com/ballast-lb/ballast/internal/linux/segment"
 	"github.com/ballast-lb/ballast/internal/machine/segment"
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // Status is nil for a load balancer that announces nothing on a segment.
@@ -61,6 +62,20 @@ func (a *Announcer) Status() *api.L2Status {
 	}
 	slices.Sort(s.Problems)
 	return s
+}
+
+// NotReady is why this load balancer, whose only way of announcing VIPs is the segment, can announce none, empty: it can, or there are none. By BGP, or
+// by routes of others, packets may come all the same.
+func (a *Announcer) NotReady() string {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	state := a.o.Tables.Now()
+	own := state.Own()
+	announced := func(s model.Service) bool { return !s.Functions() && s.Announce != model.VIPOff }
+	if a.lacking == nil || own.L2.IsZero() || !own.BGP.IsZero() || own.State != model.StateActive || !slices.ContainsFunc(state.Running.Services, announced) {
+		return ""
+	}
+	return "no VIP can be announced: l2: " + a.lacking.Error()
 }
 
 // Problems are what keeps VIPs from being announced on the segment.

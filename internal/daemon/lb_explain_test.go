@@ -8,6 +8,7 @@ import (
 
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // aSYN is one as Linux sends it.
@@ -87,5 +88,27 @@ func TestAControllerAsksALoadBalancerAboutAPacket(t *testing.T) {
 	list, err = controller.Nodes.Explain(t.Context(), &ballastv1.MadeUpPacket{Client: "nobody"}) // whatever a controller asks
 	if err != nil || len(list) != 1 || !strings.Contains(list[0].Error, "give ADDRESS:PORT") {
 		t.Errorf("answers are %v, %v", list, err)
+	}
+}
+
+// Promise: Where a service has a predecessor, what is explained of a SYN says whom segments of connections that did not begin here go to.
+func TestOfAPredecessorWhatUnknownConnectionsGetIsExplained(t *testing.T) {
+	t.Parallel()
+	noRaces(t)
+	h := newLBHost(t)
+	h.write(succeeding("{addresses: [10.9.0.4]}"))
+	h.start()
+	h.await("ready", func(s api.LBStatus) bool { return s.Ready && len(s.Problems) == 0 })
+	packet := aSYN("203.0.113.7:40312", "198.51.100.10:80")
+	if e := h.explain(packet); e.Verdict != "forwarded_new" || e.Server.GetName() == "predecessor" || e.Unknown.GetName() != "predecessor" || e.Unknown.GetAddress() != "10.9.0.4" {
+		t.Errorf("of a SYN: %v", e)
+	}
+	packet.TcpFlags, packet.Tsecr = model.TCPAck, new(uint32(0x12345678))
+	if e := h.explain(packet); e.Server.GetAddress() != "10.9.0.4" || e.Unknown != nil {
+		t.Errorf("of an ACK with the echo of another host: %v", e)
+	}
+	h.awaitFile(h.write(fmt.Sprintf(lbFile, "")))
+	if e := h.explain(aSYN("203.0.113.7:40312", "198.51.100.10:80")); e.Unknown != nil {
+		t.Errorf("without a predecessor: %v", e)
 	}
 }

@@ -79,6 +79,21 @@ type AcceptPolicy uint8
 // AcceptLoad is the load that it decides by.
 type AcceptLoad uint8
 
+// Bits of the flags of a TCP segment (RFC 9293 3.1).
+const (
+	TCPFin = 1 << iota
+	TCPSyn
+	TCPRst
+	TCPPsh
+	TCPAck
+)
+
+// TCPFlags are their names, the lowest bit first.
+var TCPFlags = []string{"FIN", "SYN", "RST", "PSH", "ACK"}
+
+// PredecessorID is that of a service's first predecessor, to which packets are sent as to a server of that id; the next ones follow. Servers' are below.
+const PredecessorID = 0xfff0
+
 const (
 	ProtocolTCP Protocol = 6
 	ProtocolUDP Protocol = 17

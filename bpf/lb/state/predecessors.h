@@ -5,6 +5,7 @@
 #pragma once
 
 #include "wire/kernel.h"
+#include "wire/choices.h"
 #include "lb/state/service.h"
 
 #define SEEN_FLOWS 65536

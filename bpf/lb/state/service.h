@@ -39,7 +39,6 @@ enum server_flag {
 #define HISTORY_MAX 4 /* owners of a column */
 #define CANDIDATES_MAX 4 /* columns of a slot */
 #define NO_ID 0
-#define PREDECESSOR_ID 0xfff0 /* of the first predecessor; servers' are below 0x8000 */
 #define PREDECESSORS_MAX 8
 #define SERVICE_NUMBERS 4097 /* 0 is none */
 

@@ -9,22 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ballast-lb/ballast/internal/linux/internal/wire"
-)
-
-// Bits of MadeUp.Flags (RFC 9293 3.1).
-const (
-	FlagFIN = 1 << iota
-	FlagSYN
-	FlagRST
-	FlagPSH
-	FlagACK
+	"github.com/ballast-lb/ballast/internal/model"
 )
 
 // MadeUp is a packet that no client has sent. Client and VIP are of one family.
 type MadeUp struct {
 	Client, VIP     netip.AddrPort
 	UDP             bool // else TCP
-	Flags           byte // of TCP
+	Flags           byte // of TCP: model.TCPSyn and others
 	Timestamps      bool // TCP: with the option (RFC 7323)
 	Timestamp, Echo uint32
 	Payload         []byte
@@ -70,16 +62,16 @@ func (m *MadeUp) tcp() []byte {
 	var options []byte
 	timestamps := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32([]byte{8, 10}, m.Timestamp), m.Echo)
 	switch {
-	case m.Flags&FlagSYN != 0 && m.Timestamps:
+	case m.Flags&model.TCPSyn != 0 && m.Timestamps:
 		options = append([]byte{2, 4, 5, 0xb4, 4, 2}, append(timestamps, 1, 3, 3, 7)...) // MSS 1460, SACK permitted, window scale 7
-	case m.Flags&FlagSYN != 0:
+	case m.Flags&model.TCPSyn != 0:
 		options = []byte{2, 4, 5, 0xb4, 1, 1, 4, 2, 1, 3, 3, 7}
 	case m.Timestamps:
 		options = append([]byte{1, 1}, timestamps...)
 	}
 	header := binary.BigEndian.AppendUint32(m.ports(), 1) // sequence number
 	acknowledged := uint32(0)
-	if m.Flags&FlagACK != 0 {
+	if m.Flags&model.TCPAck != 0 {
 		acknowledged = 1
 	}
 	header = binary.BigEndian.AppendUint32(header, acknowledged)

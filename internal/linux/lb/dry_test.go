@@ -123,10 +123,10 @@ func (w *world) anyMadeUp(r *rand.Rand) MadeUp {
 		}
 		return m
 	}
-	m.Flags = []byte{FlagSYN, FlagSYN, FlagACK, FlagPSH | FlagACK, FlagFIN | FlagACK, FlagRST}[r.IntN(6)]
+	m.Flags = []byte{model.TCPSyn, model.TCPSyn, model.TCPAck, model.TCPPsh | model.TCPAck, model.TCPFin | model.TCPAck, model.TCPRst}[r.IntN(6)]
 	m.Timestamps = r.IntN(4) > 0
 	m.Timestamp = r.Uint32()
-	if m.Flags&FlagSYN == 0 {
+	if m.Flags&model.TCPSyn == 0 {
 		m.Echo = []uint32{0, r.Uint32(), w.cookieFor(s.Name, f, id, w.want.Keys.Current)}[r.IntN(3)]
 	}
 	return m
@@ -237,7 +237,7 @@ func TestADryRunShowsAllThatAPolicyMayChoose(t *testing.T) {
 	w := newWorld(t, serviceOf("rr", vip4, func(s *model.Service) { s.Dispatch = model.DispatchRR }),
 		serviceOf("p2c", fastVIP(11), func(s *model.Service) { s.Dispatch = model.DispatchP2C }))
 	for _, vip := range []netip.Addr{vip4, fastVIP(11)} {
-		told, err := w.lb.DryRun(MadeUp{Client: flowTo(vip, 80, 1).client, VIP: netip.AddrPortFrom(vip, 80), Flags: FlagSYN, Timestamps: true}, loopback, 60)
+		told, err := w.lb.DryRun(MadeUp{Client: flowTo(vip, 80, 1).client, VIP: netip.AddrPortFrom(vip, 80), Flags: model.TCPSyn, Timestamps: true}, loopback, 60)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -21,6 +21,7 @@ import (
 // explanation is what one load balancer says, as --json prints it.
 type explanation struct {
 	Node       string      `json:"node"`
+	Packet     string      `json:"packet"`          // what was asked about: flags and TSecr of a segment, or datagram
 	Error      string      `json:"error,omitempty"` // why it does not say; all that follows is empty then
 	Interface  string      `json:"interface,omitempty"`
 	Service    string      `json:"service,omitempty"`
@@ -29,6 +30,7 @@ type explanation struct {
 	Meaning    string      `json:"meaning,omitempty"`
 	Action     string      `json:"action,omitempty"` // send, host, drop
 	Server     *receiver   `json:"server,omitempty"`
+	Unknown    *receiver   `json:"unknown,omitempty"` // of a SYN: the predecessor, where segments of connections that began elsewhere go there
 	Stops      []string    `json:"stops,omitempty"`
 	Runs       uint32      `json:"runs,omitempty"`
 	Candidates []*receiver `json:"candidates,omitempty"`
@@ -58,7 +60,8 @@ func Explain(c *ask.Control) *cobra.Command {
 		Use:   "explain CLIENT:PORT VIP:PORT",
 		Short: "Show what each load balancer would do with a packet, and why",
 		Long: `Show what each load balancer would do with a packet, and why: the verdict, the server, the frame that would leave.
-Controllers ask all load balancers; a load balancer answers for itself. The packet is a SYN, unless flags say otherwise.
+Controllers ask all load balancers; a load balancer answers for itself. The packet is a SYN, unless flags say otherwise. Where a
+service has a predecessor, the first line also says where segments of connections that began elsewhere go.
 
 It is a dry run of the loaded program on a made-up packet: nothing is sent, counted or remembered, and no turn of a policy is
 used. It costs a load balancer some 10 ms of one CPU, and at first a second or more to load; each answers 5 a second at most.
@@ -85,7 +88,7 @@ Where a policy draws, candidates are shown, with how many of the dry runs chose 
 		if err != nil {
 			return err
 		}
-		list := explanationsOf(answer)
+		list := explanationsOf(answer, a.describe())
 		if err := command.Print(cmd.OutOrStdout(), c.Output, list, printExplanations); err != nil {
 			return err
 		}
@@ -96,9 +99,6 @@ Where a policy draws, candidates are shown, with how many of the dry runs chose 
 	}
 	return cmd
 }
-
-// tcpFlags are the names of bits (RFC 9293 3.1).
-var tcpFlags = []string{"FIN", "SYN", "RST", "PSH", "ACK"}
 
 func (a *asked) packet(cmd *cobra.Command, args []string) (*ballastv1.MadeUpPacket, error) {
 	given := cmd.Flags().Changed
@@ -125,14 +125,13 @@ func (a *asked) packet(cmd *cobra.Command, args []string) (*ballastv1.MadeUpPack
 			return nil, command.Usage("--connection-id is of QUIC: give --protocol udp as well")
 		}
 		for name := range strings.SplitSeq(a.flags, ",") {
-			bit := slices.Index(tcpFlags, strings.ToUpper(strings.TrimSpace(name)))
+			bit := slices.Index(model.TCPFlags, strings.ToUpper(strings.TrimSpace(name)))
 			if bit < 0 {
-				return nil, command.Usage("--tcp-flags %s: %q is none of %s", a.flags, name, strings.Join(tcpFlags, ", "))
+				return nil, command.Usage("--tcp-flags %s: %q is none of %s", a.flags, name, strings.Join(model.TCPFlags, ", "))
 			}
 			p.TcpFlags |= 1 << bit
 		}
-		const syn = 1 << 1
-		if given("tsecr") || a.tsval != 0 && (p.TcpFlags&syn != 0 || given("tsval")) {
+		if given("tsecr") || a.tsval != 0 && (p.TcpFlags&model.TCPSyn != 0 || given("tsval")) {
 			p.Tsval, p.Tsecr = &a.tsval, &a.tsecr
 		}
 	}
@@ -142,11 +141,22 @@ func (a *asked) packet(cmd *cobra.Command, args []string) (*ballastv1.MadeUpPack
 	return p, nil
 }
 
-func explanationsOf(a *ballastv1.ListExplanationsResponse) []explanation {
+// describe names the packet, so that nobody takes an answer for that to another one.
+func (a *asked) describe() string {
+	switch {
+	case a.protocol == model.ProtocolUDP.String():
+		return "datagram"
+	case a.tsecr != 0:
+		return fmt.Sprintf("%s with TSecr %d", strings.ToUpper(a.flags), a.tsecr)
+	}
+	return strings.ToUpper(a.flags)
+}
+
+func explanationsOf(a *ballastv1.ListExplanationsResponse, packet string) []explanation {
 	list := []explanation{}
 	for _, e := range a.GetExplanations() {
-		one := explanation{Node: e.Node, Error: e.Error, Interface: e.Interface, Service: e.Service, Verdict: e.Verdict, Rung: e.Rung, Meaning: e.Meaning,
-			Action: e.Action, Server: receiverOf(e.Server), Stops: e.Stops, Runs: e.Runs, Path: e.Path, Headers: e.Headers, Notes: e.Notes}
+		one := explanation{Node: e.Node, Packet: packet, Error: e.Error, Interface: e.Interface, Service: e.Service, Verdict: e.Verdict, Rung: e.Rung, Meaning: e.Meaning,
+			Action: e.Action, Server: receiverOf(e.Server), Unknown: receiverOf(e.Unknown), Stops: e.Stops, Runs: e.Runs, Path: e.Path, Headers: e.Headers, Notes: e.Notes}
 		for _, c := range e.Candidates {
 			one.Candidates = append(one.Candidates, receiverOf(c))
 		}
@@ -201,7 +211,10 @@ func (e *explanation) print(table *command.Table) {
 	if e.Service != "" {
 		fate += " of service " + e.Service
 	}
-	table.Line("%s: %s", e.Node, fate)
+	if e.Unknown != nil {
+		fate += "; segments of connections that began elsewhere: sent to " + e.Unknown.String()
+	}
+	table.Line("%s: %s %s", e.Node, e.Packet, fate)
 	line := func(name, text string) {
 		if text != "" {
 			table.Line("  %-10s %s", name, text)

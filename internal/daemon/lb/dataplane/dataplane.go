@@ -76,7 +76,9 @@ func Open(o Options) (*Tables, error) {
 		return nil, errors.Join(err, path.Close())
 	}
 	t.paths.Here = path.LacksAgent
-	t.now.Store(&Snapshot{State: &desired.State{Self: o.Self}, Places: t.tables.Places(), path: path})
+	first := &Snapshot{State: &desired.State{Self: o.Self}, path: path}
+	first.place(t.tables.Places())
+	t.now.Store(first)
 	return t, nil
 }
 
@@ -316,7 +318,7 @@ func (t *Tables) write(changes []plan.Change, next *Snapshot) error {
 		}
 	}
 	if next != nil {
-		next.Places = t.tables.Places()
+		next.place(t.tables.Places())
 		t.now.Store(next)
 	}
 	return err

@@ -31,7 +31,23 @@ type Snapshot struct {
 	Incomplete bool                  // a change was carried out only in part
 	Flooded    map[string]bool       // services with syn_proxy auto that is on
 
-	path *lb.LB
+	path  *lb.LB
+	names map[uint32]string // of services, by the number of their place
+}
+
+func (s *Snapshot) place(places map[string]plan.Place) {
+	s.Places, s.names = places, make(map[uint32]string, len(places))
+	for name, place := range places {
+		s.names[place.Number] = name
+	}
+}
+
+// ServiceAt is the name of the service that packets are counted for by a number. Empty: none has it.
+func (s *Snapshot) ServiceAt(number uint32) string {
+	if number == 0 {
+		return ""
+	}
+	return s.names[number]
 }
 
 // Unconfirmed counts the addresses that connections go to from here if the kernel knows a path to none of them now, else 0. A predecessor is

@@ -91,8 +91,9 @@ func (e *Explainer) explain(packet *ballastv1.MadeUpPacket, out *ballastv1.Expla
 		return err
 	}
 	now := e.tables.Now()
-	outcomes, err := e.tables.Path().DryRun(lb.MadeUp{Client: p.Client, VIP: p.VIP, UDP: p.Protocol == model.ProtocolUDP, Flags: p.Flags,
-		Timestamps: p.Timestamps, Timestamp: p.Timestamp, Echo: p.Echo, Payload: p.Payload}, device, runs)
+	made := lb.MadeUp{Client: p.Client, VIP: p.VIP, UDP: p.Protocol == model.ProtocolUDP, Flags: p.Flags,
+		Timestamps: p.Timestamps, Timestamp: p.Timestamp, Echo: p.Echo, Payload: p.Payload}
+	outcomes, err := e.tables.Path().DryRun(made, device, runs)
 	if err != nil {
 		return err
 	}
@@ -125,8 +126,30 @@ func (e *Explainer) explain(packet *ballastv1.MadeUpPacket, out *ballastv1.Expla
 		out.Stops = append(out.Stops, targetOf(now, service, stop).chosen.Name)
 	}
 	out.Candidates = candidatesOf(now, service, outcomes)
+	if out.Unknown, err = e.unknown(now, service, made, device); err != nil {
+		return err
+	}
 	out.Notes = notesOn(now, service, &p, out, target)
 	return nil
+}
+
+// unknown is whom a segment of the SYN's connection would go to if the connection had begun elsewhere, where that is a predecessor. It echoes the clock of a host
+// whose cookies are not ours; one such echo can look like a cookie, several do not.
+func (e *Explainer) unknown(now *dataplane.Snapshot, service *model.Service, syn lb.MadeUp, device *net.Interface) (*ballastv1.Chosen, error) {
+	if syn.UDP || syn.Flags&model.TCPSyn == 0 || len(service.Predecessor.Addresses) == 0 {
+		return nil, nil
+	}
+	for _, echo := range []uint32{0x12345678, 0x9abcdef0, 0x55aa33cc, 0xe1d2c3b4} {
+		segment := lb.MadeUp{Client: syn.Client, VIP: syn.VIP, Flags: model.TCPAck, Timestamps: true, Timestamp: syn.Timestamp, Echo: echo}
+		outcomes, err := e.tables.Path().DryRun(segment, device, 1)
+		if err != nil {
+			return nil, err
+		}
+		if outcomes[0].Server >= model.PredecessorID {
+			return targetOf(now, service, outcomes[0].Server).chosen, nil
+		}
+	}
+	return nil, nil
 }
 
 // device is one that packets come in by.
@@ -149,10 +172,8 @@ func meaningOf(name string) string {
 }
 
 func serviceAt(now *dataplane.Snapshot, number uint32) *model.Service {
-	for name, place := range now.Places {
-		if number != 0 && place.Number == number {
-			return now.Running.Service(name)
-		}
+	if name := now.ServiceAt(number); name != "" {
+		return now.Running.Service(name)
 	}
 	return nil
 }

@@ -9,12 +9,8 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/daemon/lb/dataplane"
-	"github.com/ballast-lb/ballast/internal/linux/lb"
 	"github.com/ballast-lb/ballast/internal/model"
 )
-
-// firstPredecessor is PREDECESSOR_ID of bpf/lb/state/service.h.
-const firstPredecessor = 0xfff0
 
 // target is whom a packet goes to.
 type target struct {
@@ -25,8 +21,8 @@ type target struct {
 
 // targetOf is the server of a service with an id, one that has left included, a node of the second tier or a predecessor.
 func targetOf(now *dataplane.Snapshot, service *model.Service, id uint16) target {
-	if id >= firstPredecessor {
-		if which := int(id - firstPredecessor); which < len(service.Predecessor.Addresses) {
+	if id >= model.PredecessorID {
+		if which := int(id - model.PredecessorID); which < len(service.Predecessor.Addresses) {
 			address := service.Predecessor.Addresses[which]
 			return target{chosen: &ballastv1.Chosen{Name: "predecessor", Address: address.String()}, address: address}
 		}
@@ -86,7 +82,7 @@ func notesOn(now *dataplane.Snapshot, service *model.Service, p *api.MadeUp, out
 	if len(out.Candidates) > 0 {
 		note("the policy %s takes turns, draws or compares loads: which of the candidates a real packet gets is not known before", service.Dispatch)
 	}
-	segment := p.Protocol == model.ProtocolTCP && p.Flags&lb.FlagSYN == 0
+	segment := p.Protocol == model.ProtocolTCP && p.Flags&model.TCPSyn == 0
 	if segment && !p.Timestamps && service.Affinity.Cookies() {
 		note("segments of a living connection echo the server's cookie in TSecr, which only its client knows: give --tsecr as ballast ctl trace shows it")
 	}
@@ -107,7 +103,7 @@ func atServer(service *model.Service, p *api.MadeUp, out *ballastv1.Explanation)
 	if len(out.Stops) > 0 {
 		return []string{"the agent of a server that does not take the packet sends it to the next stop"}
 	}
-	if p.Protocol == model.ProtocolTCP && p.Flags&(lb.FlagSYN|lb.FlagRST) == 0 {
+	if p.Protocol == model.ProtocolTCP && p.Flags&(model.TCPSyn|model.TCPRst) == 0 {
 		return []string{"the agent decapsulates it; where the server does not have the connection, its kernel answers with RST"}
 	}
 	return []string{"the agent decapsulates it: whether the application answers is not known here"}

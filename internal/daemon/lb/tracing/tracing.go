@@ -256,10 +256,7 @@ func (t *Tracer) explain(e lb.TraceEvent, verdicts, outcomes []string) api.Trace
 	t.seen++
 	t.mutex.Unlock()
 	now := t.tables.Now()
-	for name, place := range now.Places {
-		if e.Service == 0 || place.Number != e.Service {
-			continue
-		}
+	if name := now.ServiceAt(e.Service); name != "" {
 		out.Service, out.Server = name, now.ServerName(name, e.Server)
 		for _, stop := range e.Stops {
 			out.Stops = append(out.Stops, now.ServerName(name, stop))

@@ -16,7 +16,8 @@ func main() {
 	header := "/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */\n" +
 		"/* choices.h - what a service may choose: generated from internal/model/enums.go. */\n#pragma once\n\n" +
 		enum[model.Dispatch]("dispatch") + enum[model.Affinity]("affinity") + enum[model.Forward]("forward") +
-		enum[model.AcceptPolicy]("accept_policy") + enum[model.AcceptLoad]("accept_load")
+		enum[model.AcceptPolicy]("accept_policy") + enum[model.AcceptLoad]("accept_load") +
+		fmt.Sprintf("#define PREDECESSOR_ID %#x /* of the first predecessor; servers' are below 0x8000 */\n", model.PredecessorID)
 	// REUSE-IgnoreEnd
 	if err := os.WriteFile(os.Args[1], []byte(header), 0o644); err != nil {
 		log.Fatal(err)

@@ -69,7 +69,7 @@ func (c changing) beginAlone(ctx context.Context, running *sync.WaitGroup) {
 	running.Go(func() { local.Run(ctx) })
 	c.standIn.end = cancel
 	c.checks.WantAll(true)
-	c.checks.Forget(nil)
+	c.checks.Forget(c.controllers.Connected()) // they need not say again what they want
 	c.checks.Follow(c.tables)
 	c.checks.Repeat()
 	c.note(func(o *outcome) { o.alone, _ = c.standIn.machine.Judges() })

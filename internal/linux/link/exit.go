@@ -12,11 +12,11 @@ import (
 // OpenExit gives a device that an instance's program is not attached to the pass program in native mode. A link that the instance has there, also
 // one that an earlier process pinned, is taken over. Another native program does as well and stays.
 func OpenExit(pins *pin.Instance, device *net.Interface) error {
-	old, err := pins.LinkOn(pin.HookXDP, device.Index)
+	ours, err := pins.There(pin.HookXDP, device.Index)
 	if err != nil {
 		return err
 	}
-	if _, mode, there := attach.XDPOn(device.Index); old == nil && there && mode == attach.XDPNative {
+	if _, mode, there := attach.XDPOn(device.Index); !ours && there && mode == attach.XDPNative {
 		return nil
 	}
 	program, err := LoadPass()

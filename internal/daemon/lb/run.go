@@ -300,6 +300,9 @@ func (lb *lifecycle) run(ctx context.Context, listener net.Listener, undo func()
 	if err == nil {
 		err = netdev.Watch(ctx, lb.networkChanged)
 	}
+	if err == nil && len(lb.tables.Now().Pathless) > 0 {
+		lb.networkChanged(true) // neighbours may have answered before anybody listened
+	}
 	if err == nil {
 		err = netdev.WatchTooBig(ctx, lb.pathNarrowed)
 	}

@@ -17,8 +17,8 @@ import (
 )
 
 // DropOthers removes what only an earlier process had: links on devices that this one was not told of, maps of its programs, and maps of
-// other layouts of the same role ("lb-v1": lb). Call it when every device has been attached to.
-func DropOthers(p *pin.Instance) error {
+// other layouts of the same role ("lb-v1": lb). Filters of hooks that others see to are left. Call it when every device has been attached to.
+func DropOthers(p *pin.Instance, others ...Hook) error {
 	if p.Dir == "" {
 		return nil
 	}
@@ -26,7 +26,7 @@ func DropOthers(p *pin.Instance) error {
 	if err := errors.Join(p.DropLinks(giveBackPin), leave(p.Dir, asked)); err != nil {
 		return fmt.Errorf("detach from a device that is not named any more: %w", err)
 	}
-	if err := sweepFilters(p.Dir, func(at place) bool { return p.Asked(at.hook.Name, at.ifindex) }); err != nil {
+	if err := sweepFilters(p.Dir, func(at place) bool { return slices.Contains(others, at.hook) || p.Asked(at.hook.Name, at.ifindex) }); err != nil {
 		return fmt.Errorf("detach from a device that is not named any more: %w", err)
 	}
 	if err := pin.DropUnused(p.Dir); err != nil {

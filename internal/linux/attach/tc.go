@@ -26,6 +26,9 @@ var (
 	CheckIngress = Hook{"check-ingress", ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS}
 
 	hooks = []Hook{Ingress, Egress, CheckIngress}
+
+	// OfChecks are the hooks of a load balancer's health checks. Their programs are not pinned, and their filters are deleted by whoever attaches the next.
+	OfChecks = []Hook{Egress, CheckIngress}
 )
 
 // A TC is one program at a hook of a device, by tcx or, where the kernel has none, by a filter of a clsact qdisc

@@ -126,7 +126,7 @@ func Open(dir string, sender Sender) (*Checks, error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, fmt.Errorf("lift the limit on locked memory: %w", err)
 	}
-	if err := attach.RemoveFilters(dir, attach.Egress, attach.CheckIngress); err != nil {
+	if err := attach.RemoveFilters(dir, attach.OfChecks...); err != nil {
 		return nil, err
 	}
 	if sender == nil {

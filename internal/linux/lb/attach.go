@@ -118,5 +118,5 @@ func (lb *LB) Repin() (missed bool, err error) {
 func (lb *LB) Attached() error {
 	lb.attached.Lock()
 	defer lb.attached.Unlock()
-	return attach.DropOthers(&lb.attached.pins)
+	return attach.DropOthers(&lb.attached.pins, attach.OfChecks...)
 }

@@ -1,9 +1,14 @@
 package lb
 
 import (
+	"errors"
+	"fmt"
 	"net"
 	"os"
 	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 
 	"github.com/ballast-lb/ballast/internal/await"
 	"github.com/ballast-lb/ballast/internal/linux/attach"
@@ -11,6 +16,46 @@ import (
 	"github.com/ballast-lb/ballast/internal/linux/progtest"
 	"github.com/ballast-lb/ballast/internal/plan"
 )
+
+// Health checks may be attached before the program is.
+func TestAttachingLeavesWhatHealthChecksHaveAttached(t *testing.T) {
+	progtest.BothWays(t, func(t *testing.T) {
+		if os.Geteuid() != 0 {
+			t.Skip("namespaces need root")
+		}
+		near, far := progtest.NewSpace(t, "l"), progtest.NewSpace(t, "r")
+		progtest.Connect(t, near, "eth0", 1, far, "eth0", 2, 9, 1500)
+		dir := progtest.Pins(t)
+		lb, err := Open(dir, plan.Limits{Services: 1, Servers: 1, ServerIDs: 256, Slots: 512, Rounds: 2})
+		progtest.Check(t, err)
+		defer lb.Close()
+		program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+			Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, -1), asm.Return()},
+		})
+		progtest.Check(t, err)
+		defer program.Close()
+		progtest.Check(t, near.Do(func() error {
+			device, err := net.InterfaceByName("eth0")
+			if err != nil {
+				return err
+			}
+			for _, hook := range attach.OfChecks {
+				of := &attach.TC{Program: program, Hook: hook, Ifindex: device.Index, Dir: dir}
+				if err := of.Attach(); err != nil {
+					return err
+				}
+				defer func() { progtest.Check(t, of.Detach()) }()
+				if _, err := lb.Attach(device, attach.XDPGeneric); err != nil {
+					return err
+				}
+				if err := errors.Join(lb.Attached(), of.Runs()); err != nil {
+					return fmt.Errorf("%s: %w", hook.Name, err)
+				}
+			}
+			return attach.Detach(dir)
+		}))
+	})
+}
 
 // What makes several packets of one is at tc wherever lb runs, whoever takes it away, and goes with it.
 func TestWhatCarriesOutOrdersIsAtTCWhereTheProgramRuns(t *testing.T) {

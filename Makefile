@@ -37,10 +37,10 @@ ifneq ($(words $(wildcard $(addsuffix /*_bpfel.o,$(PROGRAMS)) $(API)/*.pb.go $(A
 .PHONY: $(STAMP)
 endif
 
-.PHONY: help deps generate build packages results evidence compare compare-ipvs demo lint test test-long test-mutants test-kernels test-kernels-long test-cards test-packages test-kubernetes bench sim clean need-root
+.PHONY: help deps generate build packages results evidence compare compare-ipvs demo lint test test-long test-mutants test-kernels test-kernels-long test-cards test-packages test-kubernetes test-kubernetes-ipvs bench sim clean need-root
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # command or file -> Debian package that has it
 TOOLS := clang-19:clang-19 llvm-strip-19:llvm-19 /usr/include/bpf/bpf_helpers.h:libbpf-dev /usr/include/linux/bpf.h:linux-libc-dev \
@@ -215,15 +215,26 @@ KUBERNETES := v1.37.2
 # the version that Helm renders for where it sees no cluster
 HELM_FLAGS := -s -w $(foreach package,lint/rules chartutil,-X helm.sh/helm/v3/pkg/$(package).k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/$(package).k8sVersionMinor=37)
 
+CLUSTER := go -C test/kubernetes/cluster build -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES)" -o $(CURDIR)/bin/cluster .
+
 test-kubernetes: deps build need-root ## Services and Gateways of a real API server and kube-proxy, and a rollout of all; builds them once, for 6 minutes of CPU time
-	cd test/kubernetes/cluster
-	go build -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES)" -o $(CURDIR)/bin/cluster .
-	cd $(CURDIR)
+	$(CLUSTER)
 	go -C test/kubernetes/conformance test -c -trimpath -o $(CURDIR)/bin/conformance .
 	go -C test/kubernetes/conformance build -trimpath -o $(CURDIR)/bin/ sigs.k8s.io/gateway-api/conformance/echo-basic
 	go -C deploy/kubernetes/tools build -trimpath -ldflags "$(HELM_FLAGS)" -o $(CURDIR)/bin/helm helm.sh/helm/v3/cmd/helm
 	go -C deploy/kubernetes/tools test -count=1 ./...
 	BALLAST_ROLLOUT=$(CURDIR)/bin/rollout go test -count=1 -timeout 30m -v ./test/kubernetes
+
+test-kubernetes-ipvs: TOOLS += $(KERNEL_TOOLS)
+test-kubernetes-ipvs: deps build ## Services in front of kube-proxy's mode ipvs, on Debian's kernel 6.1, in QEMU
+	$(CLUSTER)
+	folder=$$(mktemp -d -t ballast-ipvs-XXXXXX)
+	trap 'rm -rf "$$folder"' EXIT
+	mkdir -p "$$folder/bin" "$$folder/test/kubernetes"
+	cp bin/ballast bin/ballast-kube bin/cluster "$$folder/bin/"
+	CGO_ENABLED=0 go test -trimpath -c -o "$$folder/test/kubernetes/kubernetes.test" ./test/kubernetes
+	TOOLS=1 MEMORY=4096 test/kernels/boot 6.1 "$$folder" \
+	  'modprobe -a ip_vs ip_vs_rr && cd test/kubernetes && ./kubernetes.test -test.run IPVS -test.v'
 
 bench: deps build need-root ## nanoseconds per packet, as a table
 	bin/ballast-lab bench datapath

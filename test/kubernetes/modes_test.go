@@ -19,7 +19,7 @@ func TestConnectionsSurviveInFrontOfIptables(t *testing.T) {
 // Promise: The same in front of mode ipvs, where kube-proxy puts VIPs on an interface of nodes.
 func TestConnectionsSurviveInFrontOfIPVS(t *testing.T) {
 	if _, err := os.Stat("/proc/net/ip_vs"); err != nil {
-		t.Skip("needs the kernel's module ip_vs, and ipset: test/kernels/boot has a kernel with it:", err)
+		t.Skip("needs the kernel's module ip_vs, and ipset: make test-kubernetes-ipvs has them:", err)
 	}
 	surviveInFrontOf(t, "ipvs")
 }

@@ -13,6 +13,14 @@ type Options struct {
 	RunDir     string
 	StateDir   string
 	Verbose    bool // what the verifier says of a program that it rejects follows the first line of Found
+	// Doing is told what is waited for, from several goroutines; nil: nobody is.
+	Doing func(what string)
+}
+
+func (o *Options) doing(what string) {
+	if o.Doing != nil {
+		o.Doing(what)
+	}
 }
 
 // judges in the order in which findings are shown: what others depend on comes first.

@@ -5,11 +5,11 @@ import (
 	"context"
 	"errors"
 	"math"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -47,22 +47,32 @@ func gather(ctx context.Context, o Options, daemon daemonFacts, units []unitFact
 	f.Role = chooseRole(o.Role, f)
 	f.fileOfState()
 	f.Name = cmp.Or(o.Name, f.Daemon.Name, hostName())
-	f.Kernel = gatherKernel(o, f.Role)
+	f.Kernel = gatherKernel(o)
+	var loading sync.WaitGroup // the kernel verifies programs while others are waited for
+	if len(f.Kernel.Missing) == 0 {
+		loading.Go(func() { f.Kernel.try(f.Role) })
+	}
 	f.gatherDevices(o)
 	if f.Role == RoleAgent {
+		o.doing("looking for the way back to clients")
 		f.gatherBack(ctx)
 		f.gatherExits(f.exitsOfAgent())
 		if len(f.Kernel.Missing) == 0 {
+			o.doing("reading the rules of nftables")
 			f.Host.Translation = gatherTranslation(ctx)
 		}
 	}
 	if f.Role == RoleLB {
+		o.doing("waiting for neighbours on the way to servers")
 		f.gatherPaths(ctx)
 		f.gatherExits(f.exitsOfPaths())
 		f.gatherBGP(ctx)
+		o.doing("connecting to servers")
 		f.gatherReach(ctx)
 		f.gatherClocks(ctx)
 	}
+	o.doing("having the kernel verify the programs")
+	loading.Wait()
 	return f
 }
 
@@ -298,14 +308,20 @@ var somewhere = map[bool]netip.Addr{false: netip.MustParseAddr("192.0.2.1"), tru
 // gatherBack looks for the way of answers to clients.
 func (f *facts) gatherBack(ctx context.Context) {
 	f.Host.Back = map[bool]error{}
-	for ipv6, client := range somewhere {
-		for deadline := time.Now().Add(neighbourTimeout); ; time.Sleep(neighbourPeriod) {
-			_, err := netdev.NewResolver().Lookup(client)
-			f.Host.Back[ipv6] = err
-			if !errors.Is(err, netdev.ErrUnresolved) || ctx.Err() != nil || time.Now().After(deadline) {
-				break
-			}
+	awaitNeighbours(ctx, neighbourTimeout, func(resolver *netdev.Resolver) (resolved bool) {
+		resolved = true
+		for ipv6, client := range somewhere {
+			_, f.Host.Back[ipv6] = resolver.Lookup(client)
+			resolved = resolved && !errors.Is(f.Host.Back[ipv6], netdev.ErrUnresolved)
 		}
+		return resolved
+	})
+}
+
+// awaitNeighbours looks again and again until the kernel has resolved the neighbours that it had to ask.
+func awaitNeighbours(ctx context.Context, patience time.Duration, look func(*netdev.Resolver) (resolved bool)) {
+	for deadline := time.Now().Add(patience); !look(netdev.NewResolver()) && ctx.Err() == nil && time.Now().Before(deadline); {
+		time.Sleep(neighbourPeriod)
 	}
 }
 
@@ -330,9 +346,7 @@ func (f *facts) gatherPaths(ctx context.Context) {
 	for _, peer := range f.peers() {
 		look(peer.Address.Addr())
 	}
-	deadline := time.Now().Add(neighbourTimeout)
-	for {
-		resolver := netdev.NewResolver()
+	awaitNeighbours(ctx, neighbourTimeout, func(resolver *netdev.Resolver) (resolved bool) {
 		waiting = slices.DeleteFunc(waiting, func(address netip.Addr) bool {
 			hop, err := resolver.Lookup(address)
 			if errors.Is(err, netdev.ErrOwn) {
@@ -342,44 +356,35 @@ func (f *facts) gatherPaths(ctx context.Context) {
 			f.Paths[address] = pathFacts{MTU: int(hop.MTU), Ifindex: hop.Ifindex, OnLink: hop.OnLink, Err: err}
 			return !errors.Is(err, netdev.ErrUnresolved)
 		})
-		if len(waiting) == 0 || ctx.Err() != nil || time.Now().After(deadline) {
-			return
-		}
-		time.Sleep(neighbourPeriod)
-	}
+		return len(waiting) == 0
+	})
 }
-
-const (
-	reachTimeout = 500 * time.Millisecond
-	reachBudget  = 10 * time.Second // for all servers together
-)
 
 // gatherReach connects to the servers of TCP services, and to nodes where they are checked. Any answer of a server will do: behind a tunnel
 // nothing need listen at its own address.
 func (f *facts) gatherReach(ctx context.Context) {
-	end := time.Now().Add(reachBudget)
+	var asked []netip.AddrPort
 	f.destinations(func(s *model.Service) {
 		for i := range s.Servers {
-			path := f.Paths[s.Servers[i].Address]
+			address := s.Servers[i].Address
 			port := s.Endpoint(&s.Servers[i]).Port()
 			if !s.VIP.IsValid() { // nodes
 				port = s.Health.Port
 			}
-			if port == 0 {
+			path := f.Paths[address]
+			if port == 0 || s.Protocol != model.ProtocolTCP || path.Err != nil || path.Asked {
 				continue
 			}
-			if s.Protocol != model.ProtocolTCP || path.Err != nil || path.Asked || time.Now().After(end) {
-				continue
-			}
-			dialer := net.Dialer{Timeout: reachTimeout}
-			connection, err := dialer.DialContext(ctx, "tcp", netip.AddrPortFrom(s.Servers[i].Address, port).String())
-			if err == nil {
-				connection.Close()
-			}
-			path.Asked, path.Silent = true, isTimeout(err)
-			f.Paths[s.Servers[i].Address] = path
+			path.Asked = true
+			f.Paths[address] = path
+			asked = append(asked, netip.AddrPortFrom(address, port))
 		}
 	})
+	for address, found := range reachOf(ctx, asked) {
+		path := f.Paths[address.Addr()]
+		path.Asked, path.Silent = !found.unasked, found.silent
+		f.Paths[address.Addr()] = path
+	}
 }
 
 // gatherClocks opens a few connections to each server whose timestamps the load balancer has to understand.
@@ -397,10 +402,4 @@ func (f *facts) gatherClocks(ctx context.Context) {
 			}
 		}
 	})
-}
-
-// isTimeout tells silence from refusal: a refusal shows that the host is there.
-func isTimeout(err error) bool {
-	var timeout net.Error
-	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
 }

@@ -21,7 +21,7 @@ var needed = []struct {
 	name string
 }{{unix.CAP_NET_ADMIN, "CAP_NET_ADMIN"}, {unix.CAP_NET_RAW, "CAP_NET_RAW"}, {unix.CAP_SYS_ADMIN, "CAP_SYS_ADMIN"}, {unix.CAP_BPF, "CAP_BPF"}}
 
-func gatherKernel(o Options, role Role) (k kernelFacts) {
+func gatherKernel(o Options) (k kernelFacts) {
 	var name unix.Utsname
 	if err := unix.Uname(&name); err == nil {
 		k.Release = unix.ByteSliceToString(name.Release[:])
@@ -43,6 +43,11 @@ func gatherKernel(o Options, role Role) (k kernelFacts) {
 	}
 	k.BPFFS = pin.TryBPFFS(filepath.Join(o.RunDir, "bpf"))
 	k.PrivatePins = pin.Private(filepath.Join(o.RunDir, "bpf"))
+	return k
+}
+
+// try has the kernel verify what a role needs: whichever thread asks.
+func (k *kernelFacts) try(role Role) {
 	if role != RoleLB {
 		k.Features, k.Load = features.Server(), features.TryServer()
 	}
@@ -55,7 +60,6 @@ func gatherKernel(o Options, role Role) (k kernelFacts) {
 		}
 	}
 	k.Rejected = features.VerifierLog(k.Load)
-	return k
 }
 
 func effectiveCapabilities() (held uint64) {

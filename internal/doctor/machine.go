@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 
 	"github.com/ballast-lb/ballast/internal/api"
 )
@@ -16,7 +17,7 @@ type Examined struct {
 	Findings []Finding // what an earlier one has shown word for word is left out
 }
 
-// Machine examines every daemon of this machine, one after the other: those that have a socket or a data path below the run directory, and those
+// Machine examines every daemon of this machine, in the network namespace of the process: those that have a socket or a data path below the run directory, and those
 // whose unit is enabled and has options. Where there is none, and none of the role that is asked for, it is the instance of the options; so it is if
 // only that is wanted.
 func Machine(ctx context.Context, o Options, only bool) (all []Examined) {
@@ -26,23 +27,28 @@ func Machine(ctx context.Context, o Options, only bool) (all []Examined) {
 	if !only {
 		names = here(ctx, o, units, daemons)
 	}
-	shown := map[Finding]bool{}
-	for _, name := range names {
-		o.Instance = name
-		daemon, asked := daemons[name]
-		if !asked {
-			daemon = gatherDaemon(ctx, o)
-		}
-		e := Examined{Instance: name}
-		var findings []Finding
-		e.Role, findings = examine(ctx, o, daemon, units)
-		for _, f := range findings {
-			if !shown[f] {
-				e.Findings = append(e.Findings, f)
+	all = make([]Examined, len(names))
+	var examining sync.WaitGroup
+	for i, name := range names {
+		examining.Go(func() {
+			one := o
+			one.Instance = name
+			daemon, asked := daemons[name]
+			if !asked {
+				daemon = gatherDaemon(ctx, one)
 			}
+			all[i].Instance = name
+			all[i].Role, all[i].Findings = examine(ctx, one, daemon, units)
+		})
+	}
+	examining.Wait()
+	shown := map[Finding]bool{}
+	for i := range all {
+		all[i].Findings = slices.DeleteFunc(all[i].Findings, func(f Finding) bool {
+			repeated := shown[f]
 			shown[f] = f.Check != "daemon" // each daemon speaks for itself
-		}
-		all = append(all, e)
+			return repeated
+		})
 	}
 	return all
 }

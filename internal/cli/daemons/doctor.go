@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -59,12 +61,52 @@ type found struct {
 // examine looks at the instance that is named, else at all of the machine.
 func examine(cmd *cobra.Command, o doctor.Options) []found {
 	all := []found{}
+	said := newPatience(command.NewLine(cmd.ErrOrStderr(), 0), patienceEnds)
+	defer said.end()
+	o.Doing = said.doing
 	for _, daemon := range doctor.Machine(cmd.Context(), o, cmd.Flags().Changed("instance")) {
 		for _, f := range daemon.Findings {
 			all = append(all, found{daemon.Instance, daemon.Role, f})
 		}
 	}
 	return all
+}
+
+// patience tells a terminal what is waited for, once that takes long. Its methods are safe for concurrent use.
+type patience struct {
+	mutex sync.Mutex
+	line  *command.Line
+	what  string
+	long  bool // it has taken long, and has not ended
+	timer *time.Timer
+}
+
+const patienceEnds = time.Second
+
+func newPatience(line *command.Line, ends time.Duration) *patience {
+	p := &patience{line: line}
+	if line.Live {
+		p.timer = time.AfterFunc(ends, func() { p.tell(func() { p.long = true }) })
+	}
+	return p
+}
+
+func (p *patience) tell(change func()) {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	if change(); p.long && p.what != "" {
+		p.line.Renew("doctor: " + p.what + " ...")
+	}
+}
+
+func (p *patience) doing(what string) { p.tell(func() { p.what = what }) }
+
+func (p *patience) end() {
+	if p.timer != nil {
+		p.timer.Stop()
+		p.tell(func() { p.long, p.what = false, "" }) // and whoever comes later says nothing
+		p.line.Say("")
+	}
 }
 
 func count(findings []found, s doctor.Severity) (n int) {

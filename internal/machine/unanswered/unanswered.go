@@ -20,6 +20,7 @@ type Counts struct{ SYNs, Answers uint64 }
 // Judge is to be shown the counts about once a second.
 type Judge struct {
 	seen []sample // oldest first; the first one is at most a window old
+	lost bool
 }
 
 type sample struct {
@@ -27,15 +28,17 @@ type sample struct {
 	Counts
 }
 
-// Look reports whether SYNs have been left without an answer. Where few SYNs come it cannot be known, and is denied.
+// Look reports whether SYNs have been left without an answer. Where few SYNs come that cannot be known: it is denied until enough have come, and from
+// then on goes on until a window has enough answers, or no SYN.
 func (j *Judge) Look(now time.Time, total Counts) bool {
 	if last := len(j.seen) - 1; last >= 0 && (now.Sub(j.seen[last].at) > gap || total.SYNs < j.seen[last].SYNs || total.Answers < j.seen[last].Answers) {
-		j.seen = nil
+		j.seen, j.lost = nil, false
 	}
 	j.seen = append(j.seen, sample{now, total})
 	for now.Sub(j.seen[0].at) > Window {
 		j.seen = j.seen[1:]
 	}
 	syns, answers := total.SYNs-j.seen[0].SYNs, total.Answers-j.seen[0].Answers
-	return syns >= answers+fewest && answers*share < syns
+	j.lost = answers*share < syns && (j.lost || syns >= answers+fewest)
+	return j.lost
 }

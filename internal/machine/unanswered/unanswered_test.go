@@ -1,6 +1,7 @@
 package unanswered
 
 import (
+	"slices"
 	"testing"
 	"time"
 )
@@ -63,6 +64,23 @@ func TestWhatIsAnsweredWellEnoughOrHardlyAskedIsNoLoss(t *testing.T) {
 	}
 	if said := looks(&Judge{}, time.Unix(1e9, 0), Counts{}, append(repeat(10, second{}), second{9, 0}, second{}, second{})...); said[10] || said[12] {
 		t.Error("nine SYNs without an answer are a loss: one scanner would do")
+	}
+}
+
+// A service that few clients ask for is as broken as one that many do: it must not look well every other second.
+func TestALossGoesOnUntilAnswersComeOrNobodyAsks(t *testing.T) {
+	few := append(repeat(12, second{2, 0}), repeat(60, second{1, 0})...)
+	for i := 40; i < len(few); i += 3 {
+		few[i] = second{}
+	}
+	for name, then := range map[string]second{"answers": {2, 1}, "nobody asks": {}} {
+		said := looks(&Judge{}, time.Unix(1e9, 0), Counts{}, append(few, repeat(12, then)...)...)
+		if i := slices.Index(said[12:len(few)], false); i >= 0 {
+			t.Errorf("%s: no loss after second %d, and nothing was answered", name, 12+i)
+		}
+		if said[len(said)-1] {
+			t.Errorf("%s: a loss for 12 s more", name)
+		}
 	}
 }
 

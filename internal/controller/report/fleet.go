@@ -4,6 +4,7 @@ package report
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/engine"
@@ -22,9 +23,9 @@ func (r *Reporter) FleetProblems() (problems []string) {
 	if err != nil || len(fleet.Services) == 0 {
 		return nil
 	}
-	nodes := r.o.Hub.Nodes.List()
+	nodes, lost := r.o.Hub.Nodes.List(), r.o.Hub.Nodes.Lost()
 	connected, seen := 0, map[string]bool{}
-	for _, n := range slices.Concat(nodes, r.o.Hub.Nodes.Lost()) {
+	for _, n := range slices.Concat(nodes, lost) {
 		if n.Role == string(pki.LB) {
 			seen[n.Name] = true
 			if n.Ready != hub.ReadyLost {
@@ -44,6 +45,7 @@ func (r *Reporter) FleetProblems() (problems []string) {
 	}
 	problems = append(problems, unhealthy(r.o.Engine.Servers(""), explained)...)
 	problems = append(problems, notReady(nodes)...)
+	problems = append(problems, unheard(&fleet, nodes, lost, time.Now())...)
 	problems = append(problems, r.mtuProblems(&fleet)...)
 	var speakers []string
 	for i := range fleet.Nodes {
@@ -109,6 +111,40 @@ func notReady(nodes []*ballastv1.NodeStatus) (problems []string) {
 		problems = append(problems, text+": run `ballast doctor` there")
 	}
 	return problems
+}
+
+// restarts is how long a node may be gone while it starts again.
+const restarts = 15 * time.Second
+
+// unheard names the nodes that the fleet has and that say nothing: changes do not reach them, and what they were last known to be is old.
+func unheard(fleet *model.Fleet, nodes, lost []*ballastv1.NodeStatus, now time.Time) (problems []string) {
+	for _, n := range slices.Concat(nodes, lost) {
+		since := n.LastSeen.AsTime()
+		if n.Ready != hub.ReadyUnknown && (n.Ready != hub.ReadyLost || now.Sub(since) < restarts || !has(fleet, n)) {
+			continue
+		}
+		why := ""
+		if len(n.Problems) > 0 {
+			why = " (" + n.Problems[0] + ")"
+		}
+		remedy := "look at its log (`journalctl -u ballast-" + n.Role + "` there)"
+		if n.Ready == hub.ReadyLost {
+			remedy = "start it, or take it off the list: `ballast ctl node forget " + n.Name + "`"
+		}
+		problems = append(problems, fmt.Sprintf("%s %s was last heard at %s%s: changes do not reach it, and its programs, if its machine runs, go on as they were told: %s",
+			n.Role, n.Name, since.UTC().Format(time.RFC3339), why, remedy))
+	}
+	return problems
+}
+
+// has tells whether the fleet's configuration names a node: load balancers that only routers choose come and go without it.
+func has(fleet *model.Fleet, n *ballastv1.NodeStatus) bool {
+	if n.Role == string(pki.LB) {
+		return fleet.Node(n.Name) != nil
+	}
+	return slices.ContainsFunc(fleet.Services, func(s model.Service) bool {
+		return slices.ContainsFunc(s.Servers, func(server model.Server) bool { return server.Name == n.Name && server.State != model.StateOff })
+	})
 }
 
 // mtuProblems joins what agents say of their devices with what load balancers know of the paths to them.

@@ -299,19 +299,19 @@ func (l *Leave) leave(ctx context.Context, n *Node) error {
 	return nil
 }
 
-// back is how a node comes back that was taken off. What drained before this run, an operator or an earlier run has drained: it says so.
+// back is how a node comes back that was taken off, as lines of a shell: what is no command, and what drained before this run, is a comment.
 func (l *Leave) back(n *Node) (lines []string) {
 	if l.Stop != nil {
 		lines = append(lines, "systemctl enable --now "+n.unit())
 	} else {
-		lines = append(lines, "start its daemon (instance "+n.Instance+")")
+		lines = append(lines, "# start its daemon (instance "+n.Instance+")")
 	}
 	if !n.drained {
 		return lines
 	}
 	undo := func(state, command string) {
 		if active := model.StateActive.String(); state != active {
-			command += fmt.Sprintf(" (if it is not to stay %s, as it was before this)", state)
+			command = fmt.Sprintf("# it was %s before this; if it is not to stay so: %s", state, command)
 		}
 		lines = append(lines, command)
 	}

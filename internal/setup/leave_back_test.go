@@ -38,7 +38,7 @@ func TestWhatComesBackIsWhatWasTakenOff(t *testing.T) {
 		}
 		return a
 	}
-	const before = " (if it is not to stay draining, as it was before this)"
+	const before = "# it was draining before this; if it is not to stay so: ballast ctl "
 	for name, test := range map[string]struct {
 		role pki.Role
 		asks ballastv1connect.LeavingClient
@@ -48,9 +48,9 @@ func TestWhatComesBackIsWhatWasTakenOff(t *testing.T) {
 		"a replica that is no node":   {pki.LB, drains{before: answer(true, ""), after: answer(true, "")}, []string{"replica undrain n1"}},
 		"a replica that must stay on": {pki.LB, drains{before: answer(true, "active"), after: answer(false, "draining")}, []string{"node undrain n1"}},
 		"a node":                      {pki.LB, drains{before: answer(false, "active"), after: answer(false, "draining")}, []string{"node undrain n1"}},
-		"a node drained before":       {pki.LB, drains{before: answer(false, "draining"), after: answer(false, "draining")}, []string{"node undrain n1" + before}},
+		"a node drained before":       {pki.LB, drains{before: answer(false, "draining"), after: answer(false, "draining")}, []string{before + "node undrain n1"}},
 		"servers, one drained before": {pki.Agent, drains{before: answer(false, "", server("a", "active"), server("b", "draining")),
-			after: answer(false, "", server("a", "draining"), server("b", "draining"))}, []string{"server undrain web a", "server undrain web b" + before}},
+			after: answer(false, "", server("a", "draining"), server("b", "draining"))}, []string{"server undrain web a", before + "server undrain web b"}},
 		"controllers fail to drain":    {pki.LB, drains{before: answer(true, "active"), err: errors.New("no quorum")}, nil},
 		"no controller has been asked": {pki.LB, nil, nil},
 	} {
@@ -67,9 +67,12 @@ func TestWhatComesBackIsWhatWasTakenOff(t *testing.T) {
 		if err := l.leave(t.Context(), n); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		want := "is off. To undo that:\n  start its daemon (instance x)\n"
+		want := "is off. To undo that:\n  # start its daemon (instance x)\n"
 		for _, line := range test.back {
-			want += "  ballast ctl " + line + "\n"
+			if !strings.HasPrefix(line, "#") {
+				line = "ballast ctl " + line
+			}
+			want += "  " + line + "\n"
 		}
 		if !strings.HasSuffix(said.String(), want) {
 			t.Errorf("%s: it says %q, want at its end %q", name, said.String(), want)

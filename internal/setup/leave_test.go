@@ -167,9 +167,9 @@ func TestAMachineIsTakenOffAndComesBack(t *testing.T) {
 	if !pin.Any(pins) {
 		t.Fatal("the agent has left no data path to remove")
 	}
-	for _, note := range []string{"", " (if it is not to stay draining, as it was before this)"} { // asked again, it cannot tell who drained the server
+	for _, note := range []string{"", "# it was draining before this; if it is not to stay so: "} { // asked again, it cannot tell who drained the server
 		said := node.must(keep...)
-		if want := "agent s1 is off. To undo that:\n  start its daemon (instance default)\n  ballast ctl server undrain web s1" + note + "\n"; !strings.HasSuffix(said, want) {
+		if want := "agent s1 is off. To undo that:\n  # start its daemon (instance default)\n  " + note + "ballast ctl server undrain web s1\n"; !strings.HasSuffix(said, want) {
 			t.Errorf("it says %s", said)
 		}
 	}

@@ -63,7 +63,7 @@ func (l *leaveTrial) run() {
 		agent.Stop(l.Context)
 		script.Check(l.Operator.Detach(offServer))
 		said := l.leave(true)
-		undo := "ballast ctl server undrain web s1 (if it is not to stay draining, as it was before this)\n" // the first run has drained it
+		undo := "# it was draining before this; if it is not to stay so: ballast ctl server undrain web s1\n" // the first run has drained it
 		l.result.Expect(strings.Contains(said, "agent s1 is off. To undo that:") && strings.Contains(said, undo), "it said %q", said)
 	})
 	l.Traffic.Busy(shorts, 100)

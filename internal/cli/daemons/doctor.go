@@ -72,7 +72,7 @@ func examine(cmd *cobra.Command, o doctor.Options) []found {
 	return all
 }
 
-// patience tells a terminal what is waited for, once that takes long. Its methods are safe for concurrent use.
+// patience reports to a terminal what is waited for, once that takes long. Its methods are safe for concurrent use.
 type patience struct {
 	mutex sync.Mutex
 	line  *command.Line
@@ -86,12 +86,12 @@ const patienceEnds = time.Second
 func newPatience(line *command.Line, ends time.Duration) *patience {
 	p := &patience{line: line}
 	if line.Live {
-		p.timer = time.AfterFunc(ends, func() { p.tell(func() { p.long = true }) })
+		p.timer = time.AfterFunc(ends, func() { p.report(func() { p.long = true }) })
 	}
 	return p
 }
 
-func (p *patience) tell(change func()) {
+func (p *patience) report(change func()) {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
 	if change(); p.long && p.what != "" {
@@ -99,12 +99,12 @@ func (p *patience) tell(change func()) {
 	}
 }
 
-func (p *patience) doing(what string) { p.tell(func() { p.what = what }) }
+func (p *patience) doing(what string) { p.report(func() { p.what = what }) }
 
 func (p *patience) end() {
 	if p.timer != nil {
 		p.timer.Stop()
-		p.tell(func() { p.long, p.what = false, "" }) // and whoever comes later says nothing
+		p.report(func() { p.long, p.what = false, "" }) // and whoever comes later says nothing
 		p.line.Say("")
 	}
 }

@@ -131,7 +131,7 @@ func unheard(fleet *model.Fleet, nodes, lost []*ballastv1.NodeStatus, now time.T
 		if n.Ready == hub.ReadyLost {
 			remedy = "start it, or take it off the list: `ballast ctl node forget " + n.Name + "`"
 		}
-		problems = append(problems, fmt.Sprintf("%s %s was last heard at %s%s: changes do not reach it, and its programs, if its machine runs, go on as they were told: %s",
+		problems = append(problems, fmt.Sprintf("%s %s has not reported since %s%s: changes do not reach it, and its programs, if its machine runs, keep the state of that time: %s",
 			n.Role, n.Name, since.UTC().Format(time.RFC3339), why, remedy))
 	}
 	return problems

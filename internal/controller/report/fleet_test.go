@@ -26,7 +26,7 @@ func TestNodesOfTheFleetThatSayNothingAreNamed(t *testing.T) {
 	}
 	names := func(problems []string) (names []string) {
 		for _, problem := range problems {
-			name, rest, _ := strings.Cut(problem, " was last heard at 20")
+			name, rest, _ := strings.Cut(problem, " has not reported since 20")
 			if names = append(names, name); !strings.Contains(rest, "(why): changes do not reach it") {
 				t.Error(problem)
 			}

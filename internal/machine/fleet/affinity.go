@@ -17,11 +17,11 @@ var slotFields = schema.Named(schema.Service, "dispatch", "fallback", "table_slo
 // otherOwner are the connections that the present table of slots does not find.
 const otherOwner = "those of slots that have had another server since they began"
 
-// affinityBreaks tells which connections of a service break when its affinity, or with hash its table of slots, changes, and why; empty: none does.
+// AffinityBreaks tells which connections of a service break when its affinity, or with hash its table of slots, changes, and why; empty: none does.
 //
 // Three facts decide. Cookies are read alike with affinity cookie and table. Where nothing is known of a connection, local tables and replicas go by
 // placement, which is where connections of hash are. And what packets carry that is not ours names servers by chance.
-func affinityBreaks(from, to *model.Service) (which, why string) {
+func AffinityBreaks(from, to *model.Service) (which, why string) {
 	const all = "all"
 	switch {
 	case from.Affinity == model.AffinityHash && to.Affinity == model.AffinityHash:
@@ -43,7 +43,7 @@ func affinityBreaks(from, to *model.Service) (which, why string) {
 	}
 }
 
-// slotsBreak is affinityBreaks of affinity hash, whose connections are where the table of slots has them. With second chance the servers of a slot before, two of them,
+// slotsBreak is AffinityBreaks of affinity hash, whose connections are where the table of slots has them. With second chance the servers of a slot before, two of them,
 // are asked, also when the table has become another one.
 func slotsBreak(from, to *model.Service) (which, why string) {
 	same := tableOfSlots(from) == tableOfSlots(to) && from.TableSlots == to.TableSlots
@@ -127,7 +127,7 @@ func heirDangers(from *model.Service, b *model.Fleet, living livingOf) (lines []
 }
 
 func affinityDanger(from, to *model.Service, living livingOf) string {
-	which, why := affinityBreaks(from, to)
+	which, why := AffinityBreaks(from, to)
 	if which == "" {
 		return ""
 	}
@@ -146,7 +146,7 @@ func heirName(from, to *model.Service) string {
 	return to.Name + " (was " + from.Name + ")"
 }
 
-// affinityChange names what of affinityBreaks changes.
+// affinityChange names what of AffinityBreaks changes.
 func affinityChange(from, to *model.Service) string {
 	if from.Affinity != to.Affinity {
 		return fmt.Sprintf("affinity %s -> %s", from.Affinity, to.Affinity)

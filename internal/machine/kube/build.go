@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -111,10 +112,27 @@ func (m *mapping) make(s *ours, w *wanted) (e entry, why string) {
 	e.Servers = m.servers(s, w.source, s.vips, e.Forward == model.ForwardSRv6)
 	m.keepLast(s, &e)
 	e.complete(s)
-	if why = m.objections(&e); why == "" {
+	if why = e.breaks(s); why == "" {
+		why = m.objections(&e)
+	}
+	if why == "" {
 		m.sayExcluded(s, &e)
 	}
 	return e, why
+}
+
+// breaks tells why a change of affinity is not made: connections would break, and nobody has said that this is meant. What lives is not known here.
+func (e *entry) breaks(s *ours) string {
+	before := e.before
+	if before == nil || before.Affinity == e.Affinity || len(before.Servers) == 0 || !before.SharesVIP(&e.Service) || s.settings.replace == before.Affinity.String() {
+		return ""
+	}
+	which, why := fleet.AffinityBreaks(before, &e.Service)
+	if which == "" {
+		return ""
+	}
+	return fmt.Sprintf("affinity %s -> %s: of its connections %s break: %s: if that is meant, annotate it with %s%s: %s",
+		before.Affinity, e.Affinity, which, why, AnnotationPrefix, replaceKey, before.Affinity)
 }
 
 // chosen reports whether an annotation sets a field.

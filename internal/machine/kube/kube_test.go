@@ -427,6 +427,39 @@ func TestWhatAServiceAsksForIsHadOrRefused(t *testing.T) {
 	}
 }
 
+// Promise: An affinity annotation that would break connections of a Service is not applied unless another one says of what affinity; servers follow meanwhile.
+func TestAnAffinityThatBreaksConnectionsIsAppliedWhenThatIsMeant(t *testing.T) {
+	changed := func(before string, change ...func(*corev1.Service)) Output {
+		in := one(service("web", annotated("dispatch", "maglev"), annotated("affinity", before)))
+		in.Fleet = after(Map(options(t), in))
+		in.Services[0] = service("web", append(change, annotated("dispatch", "maglev"))...)
+		in.Slices[0] = slice("web", endpoint(2, "10.9.0.2", "ready"))
+		return Map(options(t), in)
+	}
+	for name, c := range map[string]struct {
+		before string
+		change []func(*corev1.Service)
+		want   model.Affinity
+		event  string
+	}{
+		"not meant":                 {"cookie", []func(*corev1.Service){annotated("affinity", "hash")}, model.AffinityCookie, "affinity cookie -> hash: of its connections some break: "},
+		"meant":                     {"cookie", []func(*corev1.Service){annotated("affinity", "hash"), annotated("replace-affinity", "cookie")}, model.AffinityHash, ""},
+		"meant of another one":      {"cookie", []func(*corev1.Service){annotated("affinity", "hash"), annotated("replace-affinity", "hash")}, model.AffinityCookie, "ballast.io/replace-affinity: cookie"},
+		"the annotation is removed": {"hash", nil, model.AffinityHash, "affinity hash -> cookie: of its connections all break: "},
+		"nothing breaks":            {"hash", []func(*corev1.Service){annotated("affinity", "local-table")}, model.AffinityLocal, ""},
+		"it said so before":         {"hash", []func(*corev1.Service){annotated("affinity", "hash"), annotated("replace-affinity", "cookie")}, model.AffinityHash, ""},
+	} {
+		o := changed(c.before, c.change...)
+		s, all := find(t, o, "default:web:tcp"), strings.Join(events(o), "\n")
+		if s.Affinity != c.want || serversText(s) != "n2=10.0.0.2*1 active" {
+			t.Errorf("%s: have affinity %v, servers %s", name, s.Affinity, serversText(s))
+		}
+		if (c.event == "") != (all == "") || !strings.Contains(all, c.event) {
+			t.Errorf("%s: events %q", name, all)
+		}
+	}
+}
+
 func TestNamesAreShortAndOneServicesAlone(t *testing.T) {
 	o := Options{Prefix: "prod"}
 	long := strings.Repeat("a", 63)

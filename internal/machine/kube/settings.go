@@ -19,6 +19,8 @@ import (
 const (
 	poolKey    = "pool"
 	sharingKey = "sharing-key"
+	// replaceKey names the affinity that may be replaced though connections break: of the one before, so that a later change is asked about again.
+	replaceKey = "replace-affinity"
 )
 
 // settings are what a Service asks for.
@@ -27,6 +29,7 @@ type settings struct {
 	addresses []netip.Addr // requested
 	pool      string
 	sharing   string
+	replace   string // affinity
 	allow     []netip.Prefix
 	fields    []given
 }
@@ -112,6 +115,9 @@ func (g *settings) annotation(key, value string) error {
 	case key == sharingKey:
 		g.sharing = value
 		return nil
+	case key == replaceKey:
+		g.replace = value
+		return nil
 	case key == "vip" || key == "vips":
 		return g.request(value)
 	}
@@ -143,7 +149,7 @@ func (g *settings) annotation(key, value string) error {
 
 // unknown names what a key may have been meant for.
 func unknown(key string) error {
-	names := []string{poolKey, sharingKey, "vips"}
+	names := []string{poolKey, sharingKey, replaceKey, "vips"}
 	for _, f := range schema.Service {
 		names = append(names, f.Key)
 	}

@@ -19,24 +19,48 @@ func EnsureBPFFS(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("make %s for pinned maps: %w", dir, err)
 	}
-	mounted, err := isBPFFS(dir)
-	if err != nil || mounted {
+	if mounted, err := isBPFFS(dir); err != nil || mounted {
 		return err
 	}
-	if err := unix.Mount("bpf", dir, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC|unix.MS_RELATIME, "mode=0700"); err != nil {
-		return fmt.Errorf("mount a BPF file system on %s: %w: run as root, or with CAP_SYS_ADMIN and CAP_BPF", dir, err)
+	return alone(dir, func() error {
+		if mounted, err := isBPFFS(dir); err != nil || mounted {
+			return err
+		}
+		if err := unix.Mount("bpf", dir, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC|unix.MS_RELATIME, "mode=0700"); err != nil {
+			return fmt.Errorf("mount a BPF file system on %s: %w: run as root, or with CAP_SYS_ADMIN and CAP_BPF", dir, err)
+		}
+		return nil
+	})
+}
+
+// alone keeps other processes from mounting dir, or unmounting it, meanwhile: daemons of a machine start at the same time, and a second mount would hide
+// the pins in the first.
+func alone(dir string, do func() error) error {
+	above, err := os.Open(filepath.Dir(dir))
+	if err != nil {
+		return fmt.Errorf("lock the directory of %s: %w", dir, err)
 	}
-	return nil
+	defer above.Close() // which unlocks
+	for err = unix.EINTR; errors.Is(err, unix.EINTR); {
+		err = unix.Flock(int(above.Fd()), unix.LOCK_EX)
+	}
+	if err != nil {
+		return fmt.Errorf("lock the directory of %s: %w", dir, err)
+	}
+	return do()
 }
 
 // RemoveBPFFS unmounts dir and removes it, unless an instance still has pins there. Where nothing is mounted it changes nothing: dir may be
 // a mount point in another mount namespace, and Linux unmounts a directory that is removed in all of them.
 func RemoveBPFFS(dir string) error {
-	mounted, err := isBPFFS(dir)
-	if errors.Is(err, os.ErrNotExist) {
+	if _, err := isBPFFS(dir); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	if err != nil || !mounted {
+	return alone(dir, func() error { return removeBPFFS(dir) })
+}
+
+func removeBPFFS(dir string) error {
+	if mounted, err := isBPFFS(dir); err != nil || !mounted {
 		return err
 	}
 	entries, err := os.ReadDir(dir)

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -49,6 +51,45 @@ func TestBPFFSIsMountedOnceAndRemovedOnlyWhenEmpty(t *testing.T) {
 	}
 	if mounted, err := isBPFFS(dir); err != nil || mounted {
 		t.Fatalf("still mounted: %v", err)
+	}
+}
+
+// The daemons of a machine start at the same time: a second mount would hide what is pinned in the first.
+func TestBPFFSIsMountedOnceByThoseWhoStartAtTheSameTime(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	dir := filepath.Join(t.TempDir(), "bpf")
+	for range 300 {
+		var starting sync.WaitGroup
+		var ready atomic.Int32
+		errs := make(chan error, 2)
+		for range cap(errs) {
+			starting.Go(func() {
+				for ready.Add(1); ready.Load() < int32(cap(errs)); { // both at once
+					runtime.Gosched()
+				}
+				errs <- EnsureBPFFS(dir)
+			})
+		}
+		starting.Wait()
+		for range cap(errs) {
+			if err := <-errs; err != nil {
+				t.Error(err)
+			}
+		}
+		if err := RemoveBPFFS(dir); err != nil {
+			t.Error(err)
+		}
+		for n := 0; ; n++ {
+			if mounted, err := isBPFFS(dir); err != nil || !mounted {
+				break
+			}
+			t.Errorf("mounted %d times more than once", n+1)
+			if err := unix.Unmount(dir, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
 }
 

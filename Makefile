@@ -217,6 +217,7 @@ HELM_FLAGS := -s -w $(foreach package,lint/rules chartutil,-X helm.sh/helm/v3/pk
 
 CLUSTER := go -C test/kubernetes/cluster build -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES)" -o $(CURDIR)/bin/cluster .
 
+test-kubernetes: TOOLS += iptables:iptables
 test-kubernetes: deps build need-root ## Services and Gateways of a real API server and kube-proxy, and a rollout of all; builds them once, for 6 minutes of CPU time
 	$(CLUSTER)
 	go -C test/kubernetes/conformance test -c -trimpath -o $(CURDIR)/bin/conformance .
@@ -234,7 +235,7 @@ test-kubernetes-ipvs: deps build ## Services in front of kube-proxy's mode ipvs,
 	cp bin/ballast bin/ballast-kube bin/cluster "$$folder/bin/"
 	CGO_ENABLED=0 go test -trimpath -c -o "$$folder/test/kubernetes/kubernetes.test" ./test/kubernetes
 	TOOLS=1 MEMORY=4096 test/kernels/boot 6.1 "$$folder" \
-	  'modprobe -a ip_vs ip_vs_rr && cd test/kubernetes && ./kubernetes.test -test.run IPVS -test.v'
+	  'modprobe -a ip_vs ip_vs_rr && export BALLAST_PATIENCE=5 && cd test/kubernetes && ./kubernetes.test -test.run IPVS -test.v'
 
 bench: deps build need-root ## nanoseconds per packet, as a table
 	bin/ballast-lab bench datapath

@@ -54,6 +54,9 @@ func gatherTranslation(ctx context.Context) (t translationFacts) {
 	if err == nil {
 		t.Rules, err = parseTranslation(out)
 	}
+	if ctx.Err() != nil {
+		err = fmt.Errorf("nft has not answered within %v", nftTimeout)
+	}
 	t.Known, t.Err = err == nil, err
 	return t
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/ballast-lb/ballast/internal/api"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1"
 	"github.com/ballast-lb/ballast/internal/api/ballastv1/ballastv1connect"
+	"github.com/ballast-lb/ballast/internal/await"
 	"github.com/ballast-lb/ballast/internal/controller/desired/desiredtest"
 	"github.com/ballast-lb/ballast/internal/controller/documents"
 	"github.com/ballast-lb/ballast/internal/controller/revoked"
@@ -395,10 +396,17 @@ func TestRevocationsAtOnceAreAllCarriedOut(t *testing.T) {
 	for n := range changes {
 		done += n
 	}
-	list, err := controllers[0].client(me).ListRevocations(t.Context(), &ballastv1.ListRevocationsRequest{})
-	if err != nil || len(list.Revocations) != 10 || done != 10 {
-		t.Errorf("%d entries of %d changes, %v", len(list.GetRevocations()), done, err)
+	if done != 10 {
+		t.Errorf("%d changes", done)
 	}
+	await.Nil(t, "both controllers have all", func() error { // what one has written, the other reads a little later
+		for _, c := range controllers {
+			if list, err := c.client(me).ListRevocations(t.Context(), &ballastv1.ListRevocationsRequest{}); err != nil || len(list.Revocations) != 10 {
+				return fmt.Errorf("%d entries, %v", len(list.GetRevocations()), err)
+			}
+		}
+		return nil
+	})
 }
 
 // fill has the store know n revocations.

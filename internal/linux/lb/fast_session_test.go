@@ -279,7 +279,7 @@ func (w *world) comparesSYNs(random *rand.Rand) {
 		}
 	})
 	for name, n := range answered {
-		if n < 100 || fast[name] < n/2 {
+		if n < 100 || fast[name] < n/3 { // 0.57 of them, as frames are drawn
 			t.Errorf("%s: of %d SYNs that were answered %d took the fast path", name, n, fast[name])
 		}
 	}

@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/ballast-lb/ballast/internal/machine/fleet"
 	"github.com/ballast-lb/ballast/internal/model"
 )
 
@@ -127,7 +126,7 @@ func (e *entry) breaks(s *ours) string {
 	if before == nil || before.Affinity == e.Affinity || len(before.Servers) == 0 || !before.SharesVIP(&e.Service) || s.settings.replace == before.Affinity.String() {
 		return ""
 	}
-	which, why := fleet.AffinityBreaks(before, &e.Service)
+	which, why := model.AffinityBreaks(before, &e.Service)
 	if which == "" {
 		return ""
 	}

@@ -192,3 +192,55 @@ func TestServersThatRunAndGetNoTunnelsAreOneProblem(t *testing.T) {
 	condition(&ballastv1.Condition{Ready: true, Problems: []string{"another"}})
 	await("it is ready again")
 }
+
+// Promise: A controller's status names an agent or load balancer of the fleet that hangs after 3 s, with the time of its last message, until it is back.
+func TestNodesThatHangStayNamedWhenTheirConnectionsEnd(t *testing.T) {
+	ca, dir := fleettest.NewAuthority(t), t.TempDir()
+	c := startController(t, ca, "c1", "127.0.0.1:0", storetest.Open(t), func(o *Options) { o.RunDir = dir })
+	client := api.NewClient(api.SocketPath(dir, "c1"))
+	fleet := model.Fleet{Services: []model.Service{fleettest.Service("web", 1).Service}, Nodes: []model.Node{{Name: "lb1", Tier: model.TierFirst}}}
+	fleet.ApplyDefaults()
+	_, err := client.Fleet().Apply(t.Context(), &ballastv1.ApplyRequest{Force: true, Services: []*ballastv1.Service{api.ServiceToProto(&fleet.Services[0])}, Nodes: api.NodesToProto(&fleet).Nodes})
+	fleettest.Require(t, err)
+	problems := func() []string {
+		var s report.Status
+		fleettest.Require(t, client.Get(t.Context(), api.PathStatus, &s))
+		return s.Problems
+	}
+	named := func(who string) (since string) {
+		for _, problem := range problems() {
+			if rest, is := strings.CutPrefix(problem, who+" has not reported since "); is {
+				since, _, _ = strings.Cut(rest, " ")
+			}
+		}
+		return since
+	}
+	join := func(role pki.Role, name string) *fleettest.Conversation {
+		node := fleettest.Join(t, c.address, ca.Issue(role, name))
+		for _, message := range []*ballastv1.FromNode{{Message: &ballastv1.FromNode_Alive{Alive: &ballastv1.Alive{}}}, {Message: &ballastv1.FromNode_Condition{Condition: &ballastv1.Condition{Ready: true}}}} {
+			fleettest.Require(t, node.Send(message))
+		}
+		return node
+	}
+	conversations := map[string]*fleettest.Conversation{"lb lb1": join(pki.LB, "lb1"), "agent s1": join(pki.Agent, "s1")}
+	for _, who := range []string{"agent s1", "lb lb1"} {
+		var before string
+		fleettest.Await(t, who+" hangs", func() bool { before = named(who); return before != "" })
+		conversations[who].Stream.CloseRequest()
+		fleettest.Await(t, who+" is lost", func() bool {
+			nodes, err := client.Fleet().ListNodes(t.Context(), &ballastv1.ListNodesRequest{})
+			fleettest.Require(t, err)
+			return slices.ContainsFunc(nodes.Nodes, func(n *ballastv1.NodeStatus) bool { return n.Role+" "+n.Name == who && n.Ready == "lost" })
+		})
+		if after := named(who); after != before {
+			t.Errorf("%s was last heard at %q while it was connected, and %q after that", who, before, after)
+		}
+	}
+	if first := problems()[0]; !strings.HasPrefix(first, "no load balancer is connected") {
+		t.Errorf("first is said %q", first)
+	}
+	for who, role := range map[string]pki.Role{"lb lb1": pki.LB, "agent s1": pki.Agent} {
+		join(role, strings.Fields(who)[1])
+		fleettest.Await(t, who+" is back", func() bool { return named(who) == "" })
+	}
+}

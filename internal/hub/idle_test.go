@@ -102,6 +102,11 @@ func TestOfASilentNodeItIsNotKnownWhetherItIsReady(t *testing.T) {
 		}
 		return hub.Nodes.List()[0]
 	}
+	left := func(since time.Duration, says ...*ballastv1.FromNode) *ballastv1.NodeStatus {
+		node(since, says...)
+		p := hub.Nodes.peers[peerKey{pki.Agent, "s1"}]
+		return p.lost(0)
+	}
 	ready := &ballastv1.FromNode{Message: &ballastv1.FromNode_Condition{Condition: &ballastv1.Condition{Ready: true, Problems: []string{"a problem"}}}}
 	alive := &ballastv1.FromNode{Message: &ballastv1.FromNode_Alive{Alive: &ballastv1.Alive{}}}
 	for _, c := range []struct {
@@ -118,6 +123,19 @@ func TestOfASilentNodeItIsNotKnownWhetherItIsReady(t *testing.T) {
 	} {
 		if c.node.Ready != c.ready || !slices.Equal(c.node.Problems, c.problems) {
 			t.Errorf("%s: ready is %s, problems %q", c.what, c.node.Ready, c.node.Problems)
+		}
+	}
+	for what, c := range map[string]struct {
+		node    *ballastv1.NodeStatus
+		problem string
+		heard   time.Duration // ago
+	}{
+		"it was heard until it left":     {left(health.Silent-time.Second, alive, ready), NotConnected, 0},
+		"it hung":                        {left(10*time.Second, alive, ready), FellSilent, 10 * time.Second},
+		"an older version says so never": {left(10*time.Second, ready), NotConnected, 0},
+	} {
+		if age := time.Since(c.node.LastSeen.AsTime()); !slices.Equal(c.node.Problems, []string{c.problem}) || c.node.Silence != nil || age.Truncate(5*time.Second) != c.heard {
+			t.Errorf("%s: problems %q, last heard %v ago", what, c.node.Problems, age)
 		}
 	}
 }

@@ -25,6 +25,9 @@ const ReadyLost = "lost"
 // NotConnected is the problem of a node that was lost for a reason that nobody knows.
 const NotConnected = "not connected any more"
 
+// FellSilent is that of a node whose connection ended because nothing came from it: it or its network hangs, and does not just start again.
+const FellSilent = "silent, and then not connected any more"
+
 // lostNodes are at most lostMax, none of them connected. Nodes.mutex guards them.
 type lostNodes struct {
 	nodes  map[peerKey]*ballastv1.NodeStatus

@@ -262,8 +262,11 @@ const ReadyUnknown = "unknown"
 func (p *peer) lost(applied uint64) *ballastv1.NodeStatus {
 	now := time.Now()
 	n := p.status(now, applied)
-	n.LastSeen, n.Silence = timestamppb.New(now), nil // it was connected until now
-	n.Ready, n.Problems = ReadyLost, []string{NotConnected}
+	n.Ready, n.Problems = ReadyLost, []string{FellSilent}
+	if !p.alive.Load() || n.Silence.AsDuration() < health.Silent {
+		n.LastSeen, n.Problems = timestamppb.New(now), []string{NotConnected} // it was heard until now
+	}
+	n.Silence = nil
 	if p.revoked {
 		n.Problems = []string{"its certificate is revoked"}
 	}

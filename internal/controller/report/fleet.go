@@ -34,7 +34,8 @@ func (r *Reporter) FleetProblems() (problems []string) {
 		}
 	}
 	if connected == 0 {
-		return []string{"no load balancer is connected: nothing says that clients are served"}
+		balancers := slices.DeleteFunc(lost, func(n *ballastv1.NodeStatus) bool { return n.Role != string(pki.LB) })
+		return append([]string{"no load balancer is connected: nothing says that clients are served"}, unheard(&fleet, nil, balancers, time.Now())...)
 	}
 	explained := map[string]bool{} // servers
 	for _, cause := range filtered.Seen(r.o.Engine.Tunnels(r.o.Hub.Nodes.Agents())) {
@@ -113,14 +114,15 @@ func notReady(nodes []*ballastv1.NodeStatus) (problems []string) {
 	return problems
 }
 
-// restarts is how long a node may be gone while it starts again.
+// restarts is how long a node may be gone while it starts again. One that fell silent before its connection ended does not.
 const restarts = 15 * time.Second
 
 // unheard names the nodes that the fleet has and that say nothing: changes do not reach them, and what they were last known to be is old.
 func unheard(fleet *model.Fleet, nodes, lost []*ballastv1.NodeStatus, now time.Time) (problems []string) {
 	for _, n := range slices.Concat(nodes, lost) {
 		since := n.LastSeen.AsTime()
-		if n.Ready != hub.ReadyUnknown && (n.Ready != hub.ReadyLost || now.Sub(since) < restarts || !has(fleet, n)) {
+		starting := now.Sub(since) < restarts && !slices.Contains(n.Problems, hub.FellSilent)
+		if n.Ready != hub.ReadyUnknown && (n.Ready != hub.ReadyLost || starting || !has(fleet, n)) {
 			continue
 		}
 		why := ""

@@ -40,6 +40,11 @@ func TestNodesOfTheFleetThatSayNothingAreNamed(t *testing.T) {
 	if problems := unheard(fleet, nil, lost, now.Add(-time.Second)); problems != nil {
 		t.Errorf("a load balancer that may start again: %q", problems)
 	}
+	hung := node("agent", "s1", hub.ReadyLost, time.Second)
+	hung.Problems = []string{hub.FellSilent}
+	if problems := unheard(fleet, nil, []*ballastv1.NodeStatus{hung}, now); len(problems) != 1 {
+		t.Errorf("an agent that was silent until its connection ended: %q", problems)
+	}
 	fleet.Nodes, fleet.Services = nil, nil
 	if problems := unheard(fleet, nil, lost, now); problems != nil {
 		t.Errorf("a node that was removed: %q", problems)
